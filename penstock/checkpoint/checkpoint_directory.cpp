@@ -161,6 +161,18 @@ std::string made_directory(std::string path) {
   return path;
 }
 
+// What is wrong with it as a checkpoint's name; empty: nothing.
+std::string objection_to_name(const std::string& name) {
+  const auto is_odd = [](unsigned char c) { return c < 0x20 || c == '/' || c == 0x7f; };
+  const bool is_name = !name.empty() && name[0] != '.' && name[0] != ' ' && name.back() != ' ' &&
+                       std::ranges::none_of(name, is_odd) && name != kLatest && !is_of_suffix(name);
+  if (is_name) return {};
+  return str("a checkpoint's name is ", in_quotes(name),
+             ", must be that of a folder: without a dot or a blank in front, a blank behind, and "
+             "control characters, and not ",
+             in_quotes(kLatest));
+}
+
 }  // namespace
 
 std::string name_of(std::int64_t step) {
@@ -244,11 +256,10 @@ void CheckpointDirectory::remove_left_locks() const {
 }
 
 // Removes leftovers of any name if `of_name` is empty.
-void CheckpointDirectory::remove_leftovers(const std::string& of_name) const {
+void CheckpointDirectory::remove_leftovers() const {
   for (const std::string& name : names_in(path_)) {
     for (const std::string_view suffix : {kSaving, kRemoving}) {
       if (!name.ends_with(suffix)) continue;
-      if (!of_name.empty() && name != str(of_name, suffix)) continue;
       const std::string folder = str(path_, "/", name);
       std::error_code error;
       if (!fs::is_directory(folder, error)) continue;
@@ -260,25 +271,13 @@ void CheckpointDirectory::remove_leftovers(const std::string& of_name) const {
   }
 }
 
-std::string objection_to_name(const std::string& name) {
-  const auto is_odd = [](unsigned char c) { return c < 0x20 || c == '/' || c == 0x7f; };
-  const bool is_name = !name.empty() && name[0] != '.' && name[0] != ' ' && name.back() != ' ' &&
-                       std::ranges::none_of(name, is_odd) && name != kLatest && !is_of_suffix(name);
-  if (is_name) return {};
-  return str("a checkpoint's name is ", in_quotes(name),
-             ", must be that of a folder: without a dot or a blank in front, a blank behind, and "
-             "control characters, and not ",
-             in_quotes(kLatest));
-}
-
-std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t bytes_needed,
-                                       Leftovers leftovers) {
+std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t bytes_needed) {
   const std::string objection = objection_to_name(name);
   if (!objection.empty()) throw CheckpointError(objection);
   name_lock_.reset();
-  if (leftovers == Leftovers::OfAnyName) remove_left_locks();
+  remove_left_locks();
   OutputLock lock = OutputLock::of_path(str(path_, "/", name), str("the checkpoint ", name));
-  remove_leftovers(leftovers == Leftovers::OfThisName ? name : "");
+  remove_leftovers();
   require_free(path_, bytes_needed, str(name, " to ", quoted_path(path_)));
   std::error_code error;
   const std::string folder = saving(name);

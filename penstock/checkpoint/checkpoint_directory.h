@@ -39,8 +39,6 @@ std::vector<Found> checkpoints_in(const std::string& directory);
 // The checkpoints that a run has named by their steps, and goes on from by itself.
 std::vector<Found> steps_in(const std::string& directory);
 
-// What is wrong with it as a checkpoint's name; empty: nothing.
-std::string objection_to_name(const std::string& name);
 // Whether the checkpoint `folder` is of `directory`, however the two are written: with a '/' at the
 // end, as a bare name, or through links.  False where there is no such folder.
 bool is_in(const std::string& folder, const std::string& directory);
@@ -65,13 +63,10 @@ class CheckpointDirectory {
   const std::string& missing_lock() const { return lock_.missing(); }
 
   // Keeps other processes from making `name` until it has its name or is abandoned.  Makes the
-  // folder in which its shards are written, and removes what earlier saves and removals have left:
-  // of any name, or of this one, in a directory that is not a run's.
+  // folder in which its shards are written, and removes what earlier saves and removals have left.
   // Throws: CheckpointError, also for what cannot be a checkpoint's name, and where fewer than
   // `bytes_needed` are free; it says both numbers.
-  enum class Leftovers : std::uint8_t { OfAnyName, OfThisName };
-  std::string begin(const std::string& name, std::uint64_t bytes_needed,
-                    Leftovers leftovers = Leftovers::OfAnyName);
+  std::string begin(const std::string& name, std::uint64_t bytes_needed);
   // Takes their names, those of steps, from checkpoints of later steps than the one that is saved
   // next: the run has gone on from an earlier one.  Nothing of them is removed.  Returns: where
   // they are now.
@@ -93,7 +88,7 @@ class CheckpointDirectory {
 
  private:
   std::string saving(const std::string& name) const;
-  void remove_leftovers(const std::string& of_name) const;
+  void remove_leftovers() const;
   void remove_left_locks() const;
 
   std::string path_;

@@ -1,6 +1,7 @@
 #include "penstock/choose/fewer_ranks.h"
 
-#include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "penstock/choose/checked_run.h"
 #include "penstock/config/optimizer_states.h"
@@ -21,10 +22,9 @@ using mesh::Role;
 // gradients, states and masters.  Stages are taken as equally large.
 double held_bytes(const Layout& layout, const config::Config& config) {
   constexpr double kFloat = sizeof(float);
-  const bool is_short = config.bf16.enabled || config.fp16.enabled;
-  const double weight = is_short ? kFloat / 2 : kFloat;
+  const auto weight = static_cast<double>(element_bytes(config));
   const double states = kFloat * config::states_per_parameter(config.optimizer);
-  const double masters = is_short ? kFloat : 0.0;
+  const double masters = weight < kFloat ? kFloat : 0.0;
   const partition::SharingRules rules{.stage = layout.zero, .ranks = layout.sharers()};
   const auto held = [&](double bytes, bool is_cut) {
     return is_cut ? bytes / layout.sharers() : bytes;
@@ -52,6 +52,17 @@ double step_of(const config::Config& config, const Layout& layout, const RunCost
   return simulate::simulate(program, fitting, simulate::Detail::Totals).makespan;
 }
 
+struct Rated : TimedLayout {
+  double held = 0.0;
+};
+
+bool is_better(const Rated& a, const Rated& b) {
+  constexpr double kRounding = 1e-9;
+  const double difference = a.held - b.held;
+  if (std::abs(difference) > kRounding * b.held) return difference < 0;
+  return a.step < b.step;
+}
+
 }  // namespace
 
 std::vector<Layout> layouts_on(std::int64_t ranks, const Layout& before) {
@@ -72,21 +83,14 @@ std::vector<Layout> layouts_on(std::int64_t ranks, const Layout& before) {
 std::optional<TimedLayout> layout_on(std::int64_t ranks, const std::string& name,
                                      const config::Config& config, const Layout& before,
                                      const RunCosts& costs) {
-  constexpr double kRounding = 1e-9;
-  std::optional<TimedLayout> best;
+  std::optional<Rated> best;
   for (const Layout& layout : layouts_on(ranks, before)) {
     if (!can_run(name, config, layout)) continue;
-    const TimedLayout timed{.layout = layout, .step = step_of(config, layout, costs)};
-    if (best) {
-      const double held = held_bytes(layout, config);
-      const double least = held_bytes(best->layout, config);
-      const bool is_as_small = held <= least * (1 + kRounding);
-      const bool is_smaller = held < least * (1 - kRounding);
-      if (!is_smaller && !(is_as_small && timed.step < best->step)) continue;
-    }
-    best = timed;
+    Rated rated{{.layout = layout, .step = step_of(config, layout, costs)},
+                held_bytes(layout, config)};
+    if (!best || is_better(rated, *best)) best = std::move(rated);
   }
-  return best;
+  return best ? std::optional<TimedLayout>(std::move(*best)) : std::nullopt;
 }
 
 verify::VerifiedSchedule program_on(const config::Config& config, const Layout& layout) {

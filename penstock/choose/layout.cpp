@@ -122,6 +122,10 @@ config::Config with_layout(config::Config config, const Layout& layout,
   return config;
 }
 
+std::int64_t element_bytes(const config::Config& config) {
+  return config.bf16.enabled || config.fp16.enabled ? 2 : 4;
+}
+
 std::string_view in_files(Offload offload) {
   switch (offload) {
     case Offload::Nothing:

@@ -58,6 +58,9 @@ Layout layout_of(const config::Config& config, const mesh::Shape& mesh);
 config::Config with_layout(config::Config config, const Layout& layout,
                            const std::string& file_folder = "");
 
+// Bytes of an element of weights and gradients.
+std::int64_t element_bytes(const config::Config& config);
+
 struct Choices {
   std::int32_t world = 1;
   std::int64_t samples = 1;  // Samples of a step, on all replicas.

@@ -24,10 +24,6 @@ constexpr std::size_t kCachedActionsMax = 6'000'000;
 // Simulations that the stages of a candidate are worth.
 constexpr std::int32_t kCuts = 64;
 
-std::int64_t element_bytes(const config::Config& config) {
-  return config.bf16.enabled || config.fp16.enabled ? 2 : 4;
-}
-
 memory::Sharing sharing_of(const config::Config& config, const Layout& layout) {
   const config::ZeroConfig& zero = config.zero_optimization;
   partition::PersistenceLimits persistence{.elements = zero.stage3_param_persistence_threshold};

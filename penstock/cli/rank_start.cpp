@@ -28,15 +28,6 @@ const json::Value& member(const json::Value& object, std::string_view key) {
   return found->value;
 }
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
 const std::string& text_in(const json::Value& value) { return std::get<std::string>(value.data); }
 
 const json::Value::Array& array_in(const json::Value& value) {

@@ -1,6 +1,5 @@
 #include "penstock/config/deepspeed_keys.h"
 
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
@@ -59,15 +58,8 @@ const Table& table_of(Taker taker) {
   return taker == Taker::Train ? of_train : of_initialize;
 }
 
-std::optional<double> as_number(std::string_view text) {
-  const std::string copy(text);
-  char* end = nullptr;
-  const double value = std::strtod(copy.c_str(), &end);
-  return copy.empty() || *end != '\0' ? std::nullopt : std::optional(value);
-}
-
 bool same_value(std::string_view a, std::string_view b) {
-  return a == b || (as_number(a) && as_number(a) == as_number(b));
+  return a == b || (parse_number(a) && parse_number(a) == parse_number(b));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace penstock {
 // The length of the UTF-8 sequence at the start of `text`, or 0 when there is no valid one.
 // REQUIRES: `text` is not empty.
 std::size_t utf8_length(std::string_view text);
+bool is_utf8(std::string_view text);
 
 struct NoText {
   std::size_t offset = 0;  // Bytes from the beginning.

@@ -9,22 +9,21 @@ namespace penstock::execute {
 namespace {
 
 struct All {
+  All();
   std::mutex mutex;
   std::vector<Progress*> progresses;
 };
 
-// Never ends: a Progress may end after everything else of its process.  A child of the process
-// finds the mutex free, whoever had it.
+// Never ends: a Progress may end after everything else of its process.
 All& all() {
-  static All* made = nullptr;
-  static const bool is_made = [] {
-    made = new All;
-    ::pthread_atfork([] { made->mutex.lock(); }, [] { made->mutex.unlock(); },
-                     [] { made->mutex.unlock(); });
-    return true;
-  }();
-  (void)is_made;
-  return *made;
+  static All* const all = new All;
+  return *all;
+}
+
+// A child of the process finds the mutex free, whoever had it.
+All::All() {
+  ::pthread_atfork([] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
+                   [] { all().mutex.unlock(); });
 }
 
 }  // namespace

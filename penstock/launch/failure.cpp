@@ -53,8 +53,7 @@ std::optional<Tier> tier_of_ending(const RankRecord& record, std::optional<int> 
 // Whether the report says why the rank has ended.  A program of a user's own may handle what it has
 // reported, and is asked to stop by a signal that it may report as well.
 bool ends_by_report(const RankRecord& record, std::optional<int> stop_signal) {
-  if (!record.error) return false;
-  if (!record.said_hello || record.takes_stop) return true;
+  if (!record.error || record.takes_stop) return record.error.has_value();
   const Ending well{Ending::Kind::Exited, 0};
   return !stop_signal && record.ending && *record.ending != well;
 }

@@ -7,7 +7,6 @@
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/starting.h"
 #include "penstock/core/error.h"
-#include "penstock/core/output.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
@@ -55,20 +54,6 @@ std::vector<std::string> words_of(const EvaluateCommand& command) {
   return command.json ? std::vector<std::string>{"--json"} : std::vector<std::string>{};
 }
 
-int start_ranks(const EvaluateCommand& command, const RankStart& start,
-                const config::Config& config) {
-  const std::int64_t nproc = local_ranks(command.ranks, config.mesh);
-  check_run(start, config, nproc);
-  Output output(STDERR_FILENO);
-  OutputStream messages(output);
-  launch::LaunchOptions options = rank_launch("evaluate", command.ranks, config, nproc, messages);
-  options.stop_note.clear();
-  std::ranges::copy(words_of(command), std::back_inserter(options.program));
-  const HandedOn handed_on(start);
-  options.environment.push_back(handed_on.variable());
-  return launch::launch(options).exit_code;
-}
-
 int run_evaluate(const EvaluateCommand& command) {
   const RankStart start = start_of_model(command.ranks);
   const config::Config config = start.read().config;
@@ -79,7 +64,9 @@ int run_evaluate(const EvaluateCommand& command) {
   }
   check_is_no_pipe("data path", config.data.path);
   const launch::LauncherEnvironment self = launch::from_process_environment();
-  if (self.kind == launch::LauncherKind::Nobody) return start_ranks(command, start, config);
+  if (self.kind == launch::LauncherKind::Nobody) {
+    return run_ranks_once("evaluate", words_of(command), command.ranks, start, config);
+  }
   refuse_launching(command.ranks, self);
   check_run(start, config, self.world_size);
   if (!self.master_port) {

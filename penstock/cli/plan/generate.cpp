@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -12,7 +10,6 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
-#include "penstock/core/output.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 
@@ -77,18 +74,9 @@ int run_ranks(const GenerateCommand& command, const Generation& generation, int 
     throw ConfigError(str("generate: ", quoted_path(command.ranks.config),
                           " is no folder of a Hugging Face model"));
   }
-  const std::int64_t nproc = local_ranks(command.ranks, config.mesh);
-  refuse_replicas(config, nproc);
-  check_run(start, config, nproc);
-  Output output(STDERR_FILENO);
-  OutputStream messages(output);
-  launch::LaunchOptions options = rank_launch("generate", command.ranks, config, nproc, messages);
-  options.stop_note.clear();
-  options.environment.emplace_back(kTokensVariable, std::to_string(to));
-  std::ranges::copy(words_of(generation), std::back_inserter(options.program));
-  const HandedOn handed_on(start);
-  options.environment.push_back(handed_on.variable());
-  return launch::launch(options).exit_code;
+  refuse_replicas(config, local_ranks(command.ranks, config.mesh));
+  return run_ranks_once("generate", words_of(generation), command.ranks, start, config,
+                        {{kTokensVariable, std::to_string(to)}});
 }
 
 Tokens read_tokens(int file) {

@@ -1,12 +1,17 @@
 #include "penstock/cli/plan/starting.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "penstock/choose/checked_run.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/config/effects.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
+#include "penstock/core/output.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
@@ -92,6 +97,23 @@ launch::LaunchOptions rank_launch(const std::string& subcommand, const TrainComm
           .store_socket = launch::StoreSocket::Launcher,
           .channel = launch::ControlChannel::Required,
           .messages = &messages};
+}
+
+int run_ranks_once(const std::string& subcommand, const std::vector<std::string>& words,
+                   const TrainCommand& command, const RankStart& start,
+                   const config::Config& config,
+                   const std::vector<std::pair<std::string, std::string>>& variables) {
+  const std::int64_t nproc = local_ranks(command, config.mesh);
+  check_run(start, config, nproc);
+  Output output(STDERR_FILENO);
+  OutputStream messages(output);
+  launch::LaunchOptions options = rank_launch(subcommand, command, config, nproc, messages);
+  options.stop_note.clear();
+  std::ranges::copy(words, std::back_inserter(options.program));
+  std::ranges::copy(variables, std::back_inserter(options.environment));
+  const HandedOn handed_on(start);
+  options.environment.push_back(handed_on.variable());
+  return launch::launch(options).exit_code;
 }
 
 }  // namespace penstock::cli

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "penstock/cli/plan/train_command.h"
 #include "penstock/cli/rank_start.h"
@@ -34,6 +36,14 @@ void tell_ineffective_keys(const config::ReadConfig& read);
 
 // Options that start ranks, in a process that is a rank already.  Throws: ConfigError.
 void refuse_launching(const TrainCommand& command, const launch::LauncherEnvironment& self);
+
+// Starts ranks once, and waits for them: those that run `subcommand` of the program with the
+// tensors, with these words, and begin with `start`.  `variables`: more of their environment.
+// Returns: their exit code.
+int run_ranks_once(const std::string& subcommand, const std::vector<std::string>& words,
+                   const TrainCommand& command, const RankStart& start,
+                   const config::Config& config,
+                   const std::vector<std::pair<std::string, std::string>>& variables = {});
 
 // The launch of `nproc` ranks that run `subcommand` of the program with the tensors; its words, and
 // the variable of what it starts with, are to be added.  `messages` outlives what is returned.
