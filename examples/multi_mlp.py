@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
 from penstock.pipelining import (
     PipelineScheduleMulti,
     PipelineScheduleSingle,
@@ -25,8 +27,6 @@ from penstock.pipelining import (
     get_schedule_class,
 )
 from penstock.pipelining.schedules import _PipelineSchedule, _PipelineScheduleRuntime
-from torch.multiprocessing.spawn import spawn
-
 from penstock.schedule import load
 
 RANKS = 2

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from penstock.pipelining import PipelineStage
-from penstock.pipelining.schedules import _PipelineScheduleRuntime
 from torch import nn
 
 import penstock
+from penstock.pipelining import PipelineStage
+from penstock.pipelining.schedules import _PipelineScheduleRuntime
 
 WIDTH, STAGES, BATCH = 64, 4, 32
 

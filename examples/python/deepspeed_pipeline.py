@@ -9,10 +9,10 @@ import argparse
 from collections.abc import Iterator
 
 import torch
-from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import Tensor, nn
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 VOCABULARY, WIDTH, BLOCKS, LENGTH = 64, 32, 6, 16
 MICROBATCHES, SAMPLES, STEPS = 4, 8, 20

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from penstock.pipelining import Schedule1F1B, SplitPoint, build_stage, pipeline
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from penstock.pipelining import Schedule1F1B, SplitPoint, build_stage, pipeline
 
 VOCABULARY, LENGTH, BATCH, MICROBATCHES, STEPS = 64, 16, 8, 4, 10
 SIZES: dict[str, Any] = {

@@ -9,8 +9,9 @@ import copy
 
 import torch
 import torch.distributed as dist
-from penstock.pipelining import PipelineStage, ScheduleZBVZeroBubble
 from torch import nn
+
+from penstock.pipelining import PipelineStage, ScheduleZBVZeroBubble
 
 WIDTH, STAGES, BATCH, MICROBATCHES, STEPS = 128, 4, 64, 8, 20
 

@@ -9,8 +9,9 @@ import copy
 
 import torch
 import torch.distributed as dist
-from penstock.pipelining import Schedule1F1B, SplitPoint, pipeline
 from torch import nn
+
+from penstock.pipelining import Schedule1F1B, SplitPoint, pipeline
 
 WIDTH, LAYERS, BATCH, MICROBATCHES, STEPS = 128, 4, 64, 4, 20
 

@@ -10,11 +10,11 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+
+import penstock
 from penstock.errors import CommError, Error
 from penstock.pipe import LayerSpec, PipelineModule
 from penstock.utils import safe_get_full_grad
-
-import penstock
 
 WORLD_SIZE = 2
 SOON_S = 20  # Timeouts are 30 s.

@@ -12,11 +12,11 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import PipelineModule
 from torch import nn
 from torch.nn.utils import parameters_to_vector, parametrize, vector_to_parameters
 
 import penstock
+from penstock.pipe import PipelineModule
 
 WORLD_SIZE, RATE = 2, 0.1
 

@@ -10,11 +10,11 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipelining import PipelineStage
 from torch.distributed.fsdp import fully_shard
 
 import penstock
 from penstock import checkpoint
+from penstock.pipelining import PipelineStage
 
 WORLD_SIZE = 2
 WIDTH = 6

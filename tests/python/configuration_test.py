@@ -1,9 +1,9 @@
 """penstock.configuration: sizes of a batch, and what a configuration may hold."""
 
 import pytest
-from penstock.configuration import read
 
 from penstock import ConfigError
+from penstock.configuration import read
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.errors import Error
-from penstock.pipelining.schedules import get_schedule_class
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from penstock import pipelining
+from penstock.errors import Error
+from penstock.pipelining.schedules import get_schedule_class
 
 WORLD_SIZE, WIDTH, MICROBATCHES, STEPS = 4, 6, 4, 2
 SCHEDULES = ["InterleavedZeroBubble", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"]

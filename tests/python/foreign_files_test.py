@@ -8,11 +8,11 @@ import os
 import threading
 
 import pytest
+
+import penstock
 from penstock._foreign_files import open_foreign, read_foreign
 from penstock._printable import printable
 from penstock.errors import CheckpointError, ConfigError, Error
-
-import penstock
 
 
 def refusal_of(call, *, seconds=20):

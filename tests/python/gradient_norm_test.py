@@ -12,10 +12,10 @@ from pathlib import Path
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule
 from pipe_models import batches, config
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
 from gpt import read_weights

@@ -14,10 +14,10 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import PipelineModule
 from torch import nn
 
 import penstock
+from penstock.pipe import PipelineModule
 
 WORLD_SIZE, SCALE = 2, 8.0
 WAYS = ("engine.backward(loss)", "loss.backward()")

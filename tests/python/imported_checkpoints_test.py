@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+import penstock
 from penstock.checkpoint.importing import main
 from penstock.utils.zero_to_fp32 import (
     convert_zero_checkpoint_to_fp32_state_dict,
     get_fp32_state_dict_from_zero_checkpoint,
     load_state_dict_from_zero_checkpoint,
 )
-from safetensors.torch import load_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
-
-import penstock
 
 TESTS = Path(__file__).parents[1]
 RECORDED = TESTS / "parity/deepspeed_checkpoints.tar.xz"

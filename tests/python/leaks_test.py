@@ -18,6 +18,7 @@ import ranks
 import torch.distributed as dist
 import zero_models
 from models import Reference
+
 from penstock.pipelining.schedules import Schedule1F1B, ScheduleZBVZeroBubble
 
 WORLD_SIZE = 2

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from penstock.lr_schedules import LRRangeTest, OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
 
 

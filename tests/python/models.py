@@ -6,9 +6,10 @@ import copy
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
 from penstock.pipelining.schedules import PipelineScheduleMulti
 from penstock.pipelining.stage import PipelineStage
-from torch.distributed.device_mesh import DeviceMesh
 
 CPU = torch.device("cpu")
 # Where schedules of two ranks have their stages.

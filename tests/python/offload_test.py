@@ -9,12 +9,12 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock._engines.update import update as _update
 from pipe_zero_test import engine_of, train, weights_of
 from zero_models import config, initialize, loss_of, mixed, same_state, words_of
 from zero_models import train as train_plain
 
 import penstock
+from penstock._engines.update import update as _update
 
 _update._ELEMENTS_AT_ONCE = 300  # So that the small models here have many turns.
 

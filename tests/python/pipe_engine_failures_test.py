@@ -8,6 +8,9 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from pipe_models import WIDTH, Block, Embedding, batches, language_model, loss_fn, to_logits
+
+import penstock
 from penstock.pipe import (
     LayerSpec,
     PipeDataParallelTopology,
@@ -16,9 +19,6 @@ from penstock.pipe import (
     TiedLayerSpec,
 )
 from penstock.pipe.engine import PipelineError
-from pipe_models import WIDTH, Block, Embedding, batches, language_model, loss_fn, to_logits
-
-import penstock
 
 WORLD_SIZE = 2
 CONFIG = {

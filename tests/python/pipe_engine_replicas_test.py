@@ -12,10 +12,10 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import PipeDataParallelTopology, PipelineModule
 from pipe_models import Embedding, Reference, batches, language_model, loss_fn
 
 import penstock
+from penstock.pipe import PipeDataParallelTopology, PipelineModule
 
 WORLD_SIZE = 4
 MICROBATCHES = 4

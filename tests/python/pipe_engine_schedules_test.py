@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import ranks
 import torch.distributed as dist
-from penstock.pipe import schedule as s
-from penstock.pipe.schedule import ForwardPass, PipeInstruction, TrainSchedule
 from pipe_models import (
     MICROBATCHES,
     batches,
@@ -17,6 +15,8 @@ from pipe_models import (
 )
 
 import penstock
+from penstock.pipe import schedule as s
+from penstock.pipe.schedule import ForwardPass, PipeInstruction, TrainSchedule
 
 WORLD_SIZE = 2
 

@@ -10,7 +10,6 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from pipe_models import (
     MICROBATCHES,
     WIDTH,
@@ -30,6 +29,7 @@ from pipe_models import (
 )
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 WORLD_SIZE = 2
 STEPS = 10

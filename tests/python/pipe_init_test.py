@@ -12,12 +12,12 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock._engines.parameters.replicas import Replicas
-from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
-from penstock.zero.partition_parameters import GatheredParameters, Init, ZeroParamStatus
 from pipe_models import WIDTH, WORDS, Block, Embedding, batches, half, loss_fn
 
 import penstock
+from penstock._engines.parameters.replicas import Replicas
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from penstock.zero.partition_parameters import GatheredParameters, Init, ZeroParamStatus
 
 MICROBATCHES, STEPS = 4, 5
 AWAY = ZeroParamStatus.NOT_AVAILABLE

@@ -7,9 +7,9 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 WORDS, WIDTH = 17, 8
 MICROBATCHES = 4

@@ -2,8 +2,9 @@
 
 import numbers
 
-import penstock.pipe.schedule as schedule
 import pytest
+
+import penstock.pipe.schedule as schedule
 
 SCHEDULES = {
     "train": schedule.TrainSchedule,

@@ -1,6 +1,7 @@
 """penstock.pipe.topology: ranks on axes."""
 
 import pytest
+
 from penstock.pipe.topology import (
     PipeDataParallelTopology,
     PipeModelDataParallelTopology,

@@ -1,6 +1,8 @@
 """penstock.pipe proves PipeSchedules, also those of users, and refuses by step and instruction."""
 
 import pytest
+
+from penstock import ScheduleError, pipe
 from penstock.pipe.schedule import (
     BackwardPass,
     DataParallelSchedule,
@@ -18,8 +20,6 @@ from penstock.pipe.schedule import (
     SendGrad,
     TrainSchedule,
 )
-
-from penstock import ScheduleError, pipe
 from penstock.schedule import Program, generate
 
 

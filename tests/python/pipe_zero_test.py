@@ -9,11 +9,11 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from pipe_models import WIDTH, Block, Embedding, batches, half, loss_fn, to_logits
 from torch.utils.checkpoint import checkpoint
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from penstock.zero import GatheredParameters, ZeroParamStatus
 
 MICROBATCHES = 4

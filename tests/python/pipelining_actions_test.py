@@ -4,6 +4,9 @@ import itertools
 
 import pytest
 import torch.distributed.pipelining.schedules as theirs
+from torch.distributed.pipelining.stage import _PipelineStageBase
+
+import penstock
 from penstock.pipelining import actions as ours
 from penstock.pipelining.actions import (
     InvalidOrder,
@@ -14,9 +17,6 @@ from penstock.pipelining.actions import (
     to_schedule,
     torch_order,
 )
-from torch.distributed.pipelining.stage import _PipelineStageBase
-
-import penstock
 
 # Stages per rank, microbatches, ranks.
 TABLE = [

@@ -17,6 +17,8 @@ import ranks
 import torch
 import torch.distributed as dist
 from models import CPU, MLP, placed, stages_of
+
+import penstock
 from penstock._engines.ranks.process_groups import connect
 from penstock.pipelining.schedules import (
     Schedule1F1B,
@@ -25,8 +27,6 @@ from penstock.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 from penstock.pipelining.stage import PipelineStage, PipeliningMetadataError
-
-import penstock
 
 WORLD_SIZE = 2
 X = torch.ones(8, 4)

@@ -11,8 +11,9 @@ import copy
 import ranks
 import torch
 from hugging_face_models import MODELS, next_token_loss
-from penstock.pipelining import SplitPoint, pipeline
 from traced_models import Traced
+
+from penstock.pipelining import SplitPoint, pipeline
 
 WORLD_SIZE = 2
 

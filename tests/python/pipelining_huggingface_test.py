@@ -3,8 +3,9 @@
 import pytest
 import torch
 from hugging_face_models import MODELS, next_token_loss
-from penstock.pipelining import SplitPoint, pipeline
 from pipelining_tracer_test import inputs_of
+
+from penstock.pipelining import SplitPoint, pipeline
 
 
 def step(model, tokens):

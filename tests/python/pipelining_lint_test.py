@@ -5,10 +5,6 @@ import sys
 
 import pytest
 import torch.distributed.pipelining.schedules as theirs
-from penstock.pipe.schedule import TrainSchedule
-from penstock.pipelining import schedules as ours
-from penstock.pipelining import stage as ours_stage
-from penstock.pipelining.actions import _Action
 from pipelining_actions_test import (
     LOOPED,
     SMALL,
@@ -21,6 +17,10 @@ from pipelining_actions_test import (
 
 import penstock
 from penstock import lint
+from penstock.pipe.schedule import TrainSchedule
+from penstock.pipelining import schedules as ours
+from penstock.pipelining import stage as ours_stage
+from penstock.pipelining.actions import _Action
 
 STUCK = ["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"]
 

@@ -5,6 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.distributed.pipelining.microbatch as theirs
+from torch.nn.attention.flex_attention import create_block_mask
+
 from penstock.pipelining import (
     TensorChunkSpec,
     merge_chunks,
@@ -12,7 +14,6 @@ from penstock.pipelining import (
     split_args_kwargs_into_chunks,
 )
 from penstock.pipelining.microbatch import _CustomReducer, _Replicate, sum_reducer
-from torch.nn.attention.flex_attention import create_block_mask
 
 X = torch.arange(10.0)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+import penstock
+from penstock import _torch
 from penstock._engines.torch_schedules.base_schedule import proved
 from penstock.pipelining import schedules
 from penstock.pipelining.schedules import (
@@ -18,9 +21,6 @@ from penstock.pipelining.schedules import (
     get_schedule_class,
 )
 from penstock.pipelining.stage import _PipelineStageBase
-
-import penstock
-from penstock import _torch
 
 # Stages per rank, microbatches, ranks.
 SIZES = [

@@ -12,6 +12,8 @@ import ranks
 import torch
 import torch.distributed as dist
 from models import Reference, compare, placed, stages_of
+
+import penstock
 from penstock.pipelining import schedules
 from penstock.pipelining.schedules import (
     B,
@@ -27,8 +29,6 @@ from penstock.pipelining.schedules import (
     _PipelineScheduleRuntime,
     _ScheduleForwardOnly,
 )
-
-import penstock
 
 WORLD_SIZE = 2
 SINGLE = ["GPipe", "1F1B"]

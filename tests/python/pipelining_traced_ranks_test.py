@@ -5,9 +5,10 @@ from __future__ import annotations
 import ranks
 import torch
 import torch.distributed as dist
+from traced_models import CPU, PLACEMENTS, ExampleCode, MultiMLP, Traced
+
 from penstock.pipelining import SplitPoint, pipeline
 from penstock.pipelining.schedules import get_schedule_class
-from traced_models import CPU, PLACEMENTS, ExampleCode, MultiMLP, Traced
 
 WORLD_SIZE = 2
 

@@ -4,6 +4,9 @@ import copy
 
 import pytest
 import torch
+from torch import nn
+from traced_models import ExampleCode, MultiMLP
+
 from penstock.pipelining import (
     SplitPoint,
     TraceError,
@@ -11,8 +14,6 @@ from penstock.pipelining import (
     pipe_split,
     pipeline,
 )
-from torch import nn
-from traced_models import ExampleCode, MultiMLP
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
 MIDDLE = {"layers.1": SplitPoint.END}

@@ -12,12 +12,13 @@ import ranks
 import torch
 import torch.distributed as dist
 from models import MLP, Reference, stages_of
-from penstock.pipelining import schedules
-from penstock.pipelining.schedules import Schedule1F1B, ScheduleZBVZeroBubble
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+
+from penstock.pipelining import schedules
+from penstock.pipelining.schedules import Schedule1F1B, ScheduleZBVZeroBubble
 
 WORLD_SIZE = 4
 KINDS = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"]

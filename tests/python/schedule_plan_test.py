@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from penstock.errors import ConfigError, Error
 
 from penstock import _program
+from penstock.errors import ConfigError, Error
 from penstock.schedule import plan
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ import signal
 import threading
 
 import pytest
-from penstock.errors import ConfigError, Error
 
+from penstock.errors import ConfigError, Error
 from penstock.schedule import generate, search, simulate, verify
 
 SIZES = {"ranks": 2, "microbatches": 4}

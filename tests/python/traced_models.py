@@ -4,9 +4,10 @@ import copy
 
 import torch
 import torch.distributed as dist
+from torch import nn
+
 from penstock.pipelining import pipe_split
 from penstock.pipelining.schedules import get_schedule_class
-from torch import nn
 
 torch.set_num_threads(1)  # Cores are for ranks, and tests run side by side.
 

@@ -9,7 +9,6 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.zero.partition_parameters import ZeroParamStatus
 from zero_models import (
     LENGTH,
     WIDTH,
@@ -24,6 +23,7 @@ from zero_models import (
 )
 
 import penstock
+from penstock.zero.partition_parameters import ZeroParamStatus
 
 STEPS = 20
 

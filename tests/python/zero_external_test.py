@@ -6,10 +6,10 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.zero.partition_parameters import ZeroParamStatus
 from zero_models import initialize
 
 import penstock
+from penstock.zero.partition_parameters import ZeroParamStatus
 
 WIDTH = 16
 AVAILABLE = ZeroParamStatus.AVAILABLE

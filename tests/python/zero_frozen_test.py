@@ -9,12 +9,12 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
-from penstock.zero.partition_parameters import GatheredParameters, Init, ZeroParamStatus
 from torch.nn import functional
 from zero_models import WORDS, loss_of, words_of
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from penstock.zero.partition_parameters import GatheredParameters, Init, ZeroParamStatus
 
 WIDTH, RANK, STEPS = 16, 2, 6
 AWAY = ZeroParamStatus.NOT_AVAILABLE

@@ -6,11 +6,11 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.zero.partition_parameters import ZeroParamStatus
 from zero_models import Mixed, config, initialize, mixed, same_state, train
 
 import penstock
 from penstock.zero import GatheredParameters, Init
+from penstock.zero.partition_parameters import ZeroParamStatus
 
 
 def _bytes_here(module):

@@ -9,9 +9,9 @@ import ranks
 import torch
 import torch.distributed as dist
 import zero_models
-from penstock.errors import ConfigError
 
 import penstock
+from penstock.errors import ConfigError
 
 WORLD_SIZE, STEPS = 2, 3
 OPTIONS = {

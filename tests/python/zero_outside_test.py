@@ -17,11 +17,11 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.zero.partition_parameters import ZeroParamStatus
 from zero_models import WIDTH, initialize, loss_of, mixed, same_state, train, words_of
 
 import penstock
 from penstock.zero import GatheredParameters, Init
+from penstock.zero.partition_parameters import ZeroParamStatus
 
 AWAY = ZeroParamStatus.NOT_AVAILABLE
 

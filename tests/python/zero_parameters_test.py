@@ -11,10 +11,10 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.zero.partition_parameters import GatheredParameters, ZeroParamStatus
 from zero_models import initialize, mixed, same_state, train
 
 import penstock
+from penstock.zero.partition_parameters import GatheredParameters, ZeroParamStatus
 
 AWAY = ZeroParamStatus.NOT_AVAILABLE
 HERE = ZeroParamStatus.AVAILABLE

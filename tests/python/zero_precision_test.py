@@ -6,12 +6,12 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock._engines.parameters.precision import gradient_scale_of
-from penstock.accelerator import get_accelerator
 from zero_models import WIDTH, initialize, loss_of, mixed, same_state, train, words_of
 
 import penstock
 from penstock import configuration
+from penstock._engines.parameters.precision import gradient_scale_of
+from penstock.accelerator import get_accelerator
 
 BF16 = {"bf16": {"enabled": True}}
 FP16 = {"fp16": {"enabled": True, "loss_scale": 138.0}}

@@ -9,10 +9,10 @@ import ranks
 import torch
 import torch.distributed as dist
 import zero_models
-from penstock.errors import ConfigError
-from penstock.pipe import LayerSpec, PipelineModule
 
 import penstock
+from penstock.errors import ConfigError
+from penstock.pipe import LayerSpec, PipelineModule
 
 WORLD_SIZE, WORDS, WIDTH = 2, 11, 6
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from penstock.utils import safe_get_full_fp32_param, safe_set_full_fp32_param
-from penstock.utils.tensor_fragment import safe_set_full_grad, safe_set_local_fp32_param
 
 import penstock
+from penstock.utils import safe_get_full_fp32_param, safe_set_full_fp32_param
+from penstock.utils.tensor_fragment import safe_set_full_grad, safe_set_local_fp32_param
 
 SGD = {"train_batch_size": 1, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
 

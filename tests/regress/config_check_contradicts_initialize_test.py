@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from penstock.pipe import PipelineModule
 
 import penstock
 from penstock import _planning, lr_schedules
+from penstock.pipe import PipelineModule
 
 PENSTOCK = Path(os.environ["PENSTOCK_BUILD"], "bin", "penstock")
 CASES = int(os.environ.get("PENSTOCK_FUZZ_CASES", "30"))

@@ -14,9 +14,9 @@ from types import MappingProxyType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from penstock.configuration import read
 
 import penstock
+from penstock.configuration import read
 
 INF = float("inf")
 

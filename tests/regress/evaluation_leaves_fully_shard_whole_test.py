@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ranks
 import torch
-from penstock.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+
+from penstock.pipelining import PipelineStage, Schedule1F1B
 
 WORLD_SIZE = 2
 

@@ -12,12 +12,12 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock._engines.pipeline import pipeline_module
-from penstock.pipe import LayerSpec, PipelineModule
-from penstock.zero.partition_parameters import Init
 from pipe_models import MICROBATCHES, Block, batches, config, engine_of, language_model
 
 import penstock
+from penstock._engines.pipeline import pipeline_module
+from penstock.pipe import LayerSpec, PipelineModule
+from penstock.zero.partition_parameters import Init
 
 WORLD_SIZE = 4
 

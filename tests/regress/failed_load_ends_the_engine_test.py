@@ -14,10 +14,10 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule
 from pipe_models import MICROBATCHES, WIDTH, Block, batches, config, engine_of, language_model
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule
 
 WORLD_SIZE = 2
 COURSE = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 9}}}

@@ -6,9 +6,9 @@ An engine that does not update the parameter hid one that does, too.
 from __future__ import annotations
 
 import torch
-from penstock.utils import safe_get_full_optimizer_state
 
 import penstock
+from penstock.utils import safe_get_full_optimizer_state
 
 ADAM = {"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.1}}}
 

@@ -5,9 +5,9 @@ The next backward was refused then: it came after the last one of a step.
 
 import ranks
 import torch
-from penstock.utils import safe_get_full_grad
 
 import penstock
+from penstock.utils import safe_get_full_grad
 
 WORLD_SIZE = 2
 

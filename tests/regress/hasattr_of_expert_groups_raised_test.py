@@ -1,6 +1,7 @@
 """groups.get_expert_* raised a ConfigError, so that hasattr() raised in place of answering."""
 
 import pytest
+
 from penstock.utils import groups
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ranks
 import torch
 from models import Reference
+
 from penstock.pipelining import schedules
 
 WORLD_SIZE = 2

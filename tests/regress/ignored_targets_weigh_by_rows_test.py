@@ -14,6 +14,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+
 from penstock.pipelining import PipelineStage, ScheduleGPipe
 
 WORLD_SIZE = 2

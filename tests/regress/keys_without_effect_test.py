@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import torch
-from penstock.pipe import PipelineModule
 
 import penstock
+from penstock.pipe import PipelineModule
 
 CONFIG = {
     "train_batch_size": 2,

@@ -56,6 +56,7 @@ class Program(ProcessTest):
 
 def check_python(group):
     import torch
+
     from penstock.pipelining import PipelineStage, Schedule1F1B
 
     torch.manual_seed(0)

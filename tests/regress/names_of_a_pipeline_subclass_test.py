@@ -10,10 +10,10 @@ from pathlib import Path
 
 import ranks
 import torch
-from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch.nn import functional
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 WORLD_SIZE = 2
 WIDTH = 8

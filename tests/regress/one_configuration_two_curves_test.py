@@ -9,6 +9,7 @@ import subprocess
 import pytest
 import support
 import torch
+
 from penstock.lr_schedules import WarmupCosineLR
 
 STEPS = 12

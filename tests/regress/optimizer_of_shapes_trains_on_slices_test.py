@@ -15,10 +15,10 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import PipelineModule
 from pipe_models import MICROBATCHES, batches, config, language_model, loss_fn, reference_of
 
 import penstock
+from penstock.pipe import PipelineModule
 
 WORLD_SIZE = 2
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import ranks
 import torch
-from penstock.pipe import LayerSpec, PipelineModule
 
 import penstock
 import penstock.checkpoint
+from penstock.pipe import LayerSpec, PipelineModule
 
 WORLD_SIZE = 2
 STEP = {"train_micro_batch_size_per_gpu": 2}

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule
 from torch.nn import functional
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule
 
 WORLD_SIZE = 2
 SAMPLES = 16

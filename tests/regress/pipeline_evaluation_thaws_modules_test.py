@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ranks
 import torch
-from penstock.pipe import LayerSpec, PipelineModule
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule
 
 WORLD_SIZE = 2
 

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 import torch
+
 from penstock.lr_schedules import LRRangeTest, WarmupCosineLR, WarmupDecayLR, WarmupLR
 
 

@@ -10,10 +10,10 @@ import functools
 
 import pytest
 import torch
-from penstock.pipe import PipelineModule
 from torch.utils.checkpoint import checkpoint
 
 import penstock
+from penstock.pipe import PipelineModule
 
 REENTRANT = functools.partial(checkpoint, use_reentrant=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ranks
 import torch
 from models import Reference
+
 from penstock.pipelining.schedules import Schedule1F1B, ScheduleInterleaved1F1B
 
 WORLD_SIZE = 2

@@ -7,9 +7,9 @@ import copy
 import pytest
 import ranks
 from models import Reference
-from penstock.pipelining.schedules import Schedule1F1B
 
 import penstock
+from penstock.pipelining.schedules import Schedule1F1B
 
 WORLD_SIZE = 2
 MICROBATCHES = 4

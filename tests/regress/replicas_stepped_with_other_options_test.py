@@ -11,9 +11,9 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule
 
 WORLD_SIZE = 2
 STEP = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}

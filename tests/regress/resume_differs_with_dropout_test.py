@@ -16,10 +16,10 @@ import numpy as np
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule
 
 WORLD_SIZE = 2
 WIDTH, STEPS = 8, 5

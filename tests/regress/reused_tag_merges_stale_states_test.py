@@ -17,9 +17,9 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule
 
 import penstock
+from penstock.pipe import LayerSpec, PipelineModule
 
 WIDTH, SAMPLES, TAG = 16, 8, "again"
 DEADLINE_S = ranks.DEADLINE_S  # Of one world.

@@ -6,6 +6,7 @@ split all the same.  A function that computes a weight's gradient is still told 
 
 import pytest
 import torch
+
 from penstock._engines.stages.backward_graph import why_not_split
 
 

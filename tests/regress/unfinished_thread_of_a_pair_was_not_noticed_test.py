@@ -13,6 +13,7 @@ import pytest
 import ranks
 import torch
 from models import Reference
+
 from penstock.pipelining.schedules import OVERLAP_F_B, ScheduleDualPipeV
 
 WORLD_SIZE = 2

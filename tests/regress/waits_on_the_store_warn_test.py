@@ -13,6 +13,7 @@ from pathlib import Path
 import ranks
 import torch
 import torch.distributed as dist
+
 from penstock.pipelining import PipelineStage, Schedule1F1B
 
 WORLD_SIZE = 2

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from penstock._engines.importing import deepspeed_checkpoint as _deepspeed
 from penstock.lr_schedules import OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
 

@@ -7,6 +7,9 @@ import sys
 import warnings
 
 import pytest
+
+import penstock
+from penstock import ConfigError
 from penstock.runtime.config import DeepSpeedConfig
 from penstock.runtime.zero.config import DeepSpeedZeroConfig, ZeroStageEnum, get_zero_config
 from penstock.runtime.zero.offload_config import (
@@ -14,9 +17,6 @@ from penstock.runtime.zero.offload_config import (
     DeepSpeedZeroOffloadParamConfig,
     OffloadDeviceEnum,
 )
-
-import penstock
-from penstock import ConfigError
 
 
 def test_defaults_are_deepspeed_s():

@@ -9,6 +9,8 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+
+import penstock
 from penstock.utils.tensor_fragment import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
@@ -22,8 +24,6 @@ from penstock.utils.tensor_fragment import (
     safe_set_local_optimizer_state,
     safe_update_full_grad_vectorized,
 )
-
-import penstock
 
 WORLD_SIZE = 2
 TYPES = ({}, {"bf16": {"enabled": True}}, {"fp16": {"enabled": True, "loss_scale": 8}})

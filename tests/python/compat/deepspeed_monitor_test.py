@@ -9,13 +9,13 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+
+import penstock
+from penstock import CommError, ConfigError
 from penstock.monitor.config import DeepSpeedMonitorConfig, get_monitor_config
 from penstock.monitor.monitor import MonitorMaster, csvMonitor
 from penstock.pipe import PipelineModule
 from penstock.runtime.config import DeepSpeedConfig
-
-import penstock
-from penstock import CommError, ConfigError
 
 WORLD_SIZE = 2
 SAMPLES = 8  # Of a step: 2 a microbatch, 2 microbatches, 2 replicas.

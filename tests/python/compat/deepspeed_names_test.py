@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import pytest
 import torch
+
+import penstock
 from penstock.accelerator import get_accelerator, is_current_accelerator_supported
 from penstock.runtime import lr_schedules
 from penstock.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
@@ -22,8 +24,6 @@ from penstock.utils import (
     z3_leaf_module,
     z3_leaf_parameter,
 )
-
-import penstock
 
 SCRIPT = """
 import deepspeed

@@ -5,13 +5,13 @@ import pickle
 
 import pytest
 import torch
+
+import penstock
 from penstock.lr_schedules import OneCycle
 from penstock.ops.adagrad import DeepSpeedCPUAdagrad
 from penstock.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from penstock.ops.lamb import FusedLamb
 from penstock.ops.lion import FusedLion
-
-import penstock
 
 STEPS = 6
 

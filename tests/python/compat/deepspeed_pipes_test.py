@@ -8,6 +8,9 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
+
+import penstock
 from penstock.errors import CommError, ConfigError
 from penstock.pipe import DualPipeVModule, LayerSpec, PipelineModule, PipelineParallelGrid
 from penstock.pipe.topology import (
@@ -15,9 +18,6 @@ from penstock.pipe.topology import (
     PipeModelDataParallelTopology,
     ProcessTopology,
 )
-from torch.utils.checkpoint import checkpoint
-
-import penstock
 
 WORLD_SIZE = 4
 WIDTH = 4

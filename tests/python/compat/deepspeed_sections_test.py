@@ -7,10 +7,10 @@ import logging
 
 import pytest
 import torch
-from penstock.errors import AssertedError
-from penstock.runtime import lr_schedules
 
 import penstock
+from penstock.errors import AssertedError
+from penstock.runtime import lr_schedules
 
 pydantic = pytest.importorskip("pydantic")
 

@@ -7,6 +7,8 @@ import random
 
 import pytest
 import torch
+
+import penstock
 from penstock.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from penstock.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from penstock.runtime.fp16.fused_optimizer import FP16_Optimizer
@@ -14,8 +16,6 @@ from penstock.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from penstock.runtime.utils import see_memory_usage, set_random_seed
 from penstock.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from penstock.utils.torch import register_grad_hook, required_torch_version
-
-import penstock
 
 
 def test_versions_of_torch():

@@ -5,6 +5,9 @@ import json
 
 import pytest
 import torch
+
+import penstock
+from penstock import configuration
 from penstock.moe.layer import MoE
 from penstock.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
 from penstock.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
@@ -18,9 +21,6 @@ from penstock.runtime.zero.offload_states import get_state_devices
 from penstock.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from penstock.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from penstock.utils import get_z3_leaf_modules
-
-import penstock
-from penstock import configuration
 
 # By stage of ZeRO, the classes that an engine's optimizer is of.
 CLASSES = {

@@ -2,9 +2,9 @@
 
 import ranks
 import torch
-from penstock.zero.partition_parameters import ZeroParamStatus
 
 import penstock
+from penstock.zero.partition_parameters import ZeroParamStatus
 
 WORLD_SIZE = 2
 AVAILABLE, AWAY = ZeroParamStatus.AVAILABLE, ZeroParamStatus.NOT_AVAILABLE

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+
+import penstock
 from penstock._compatibility import fate, modules
 from penstock._swap.script_names import uses_in
 from penstock.pipelining import PipelineStage, ScheduleInterleaved1F1B
 from penstock.pipelining import pipeline as pipeline_of
-
-import penstock
 
 ROOT = Path(__file__).parents[3]
 VERDICTS = {"works", "differs", "refused"}

@@ -12,6 +12,7 @@ import pytest
 import ranks
 import torch
 from models import Reference
+
 from penstock.errors import CommError
 from penstock.pipelining.schedules import (
     FORWARD,

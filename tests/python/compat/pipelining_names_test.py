@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 import torch.distributed as distributed
+
 from penstock.pipelining import PipelineStage, _ScheduleForwardOnly, schedules, stage
 from penstock.pipelining._backward import (
     stage_backward,

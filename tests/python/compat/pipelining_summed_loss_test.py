@@ -7,8 +7,9 @@ import warnings
 
 import pytest
 import torch
-from penstock.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn import functional
+
+from penstock.pipelining import PipelineStage, ScheduleGPipe
 
 MICROBATCHES = 4
 

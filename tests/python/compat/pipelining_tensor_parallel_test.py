@@ -13,13 +13,6 @@ import itertools
 import pytest
 import ranks
 import torch
-from penstock.errors import CommError, Error
-from penstock.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -27,6 +20,14 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     loss_parallel,
     parallelize_module,
+)
+
+from penstock.errors import CommError, Error
+from penstock.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
 )
 
 WORLD_SIZE = 4

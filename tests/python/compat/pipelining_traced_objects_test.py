@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from penstock.pipelining import SplitPoint, pipeline
 from penstock.pipelining.schedules import _Action, _PipelineScheduleRuntime
 

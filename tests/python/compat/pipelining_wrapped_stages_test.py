@@ -10,7 +10,6 @@ import warnings
 
 import ranks
 import torch
-from penstock.pipelining.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT
 from torch.utils._python_dispatch import TorchDispatchMode
 from wrapped_models import (
     BATCH,
@@ -30,6 +29,8 @@ from wrapped_models import (
     tensor_parallel,
     trains_as_the_unsplit_model,
 )
+
+from penstock.pipelining.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT
 
 WORLD_SIZE = 4
 
