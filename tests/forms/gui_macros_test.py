@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The public headers compile behind the macros of Qt and X11, and no header has their names.
 
+A class of theirs may have a Trainer among its members: g++ 12 failed inside at such a class.
+
 What they include of torch comes first, as users of torch.h protect it.  Usage: gui_macros_test.py
 BUILD_FOLDER.
 """
@@ -16,6 +18,15 @@ import compiling
 
 ROOT = Path(__file__).resolve().parents[2]
 MACROS = Path(__file__).resolve().with_name("gui_macros.h")
+
+APPLICATION = """
+class Application {
+  using Layers = std::vector<penstock::nn::LayerSpec>;
+  std::unique_ptr<penstock::comm::Communicator> ranks_;
+  penstock::train::Trainer trainer_{{}, Layers{}, penstock::nn::Loss{}, *ranks_};
+  penstock::train::Trainer other_{{.microbatches = 2}, Layers{}, penstock::nn::Loss{}, *ranks_};
+};
+"""
 
 
 def code_of(text: str) -> str:
@@ -53,7 +64,7 @@ def check_public(build: Path) -> int:
     includes += [f'#include "{header}"' for header in public]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "public.cpp"
-        source.write_text("\n".join(includes) + "\n")
+        source.write_text("\n".join(includes) + APPLICATION)
         told = compiling.check(build, source)
     assert told.returncode == 0, told.stderr
     return len(public)
