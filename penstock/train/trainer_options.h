@@ -76,8 +76,8 @@ using TrainerOptions = TrainerOptionsWith<config::OptimizerConfig>;
 using TorchTrainerOptions = TrainerOptionsWith<TorchOptimizerOptions>;
 TrainerOptions with_own_optimizer(const TorchTrainerOptions& options);
 
-// Options with their defaults.  g++ 12 has to have seen them once: else it fails inside where a class
-// has a Trainer as a member, `train::Trainer trainer{{}, layers, loss, *ranks};`.
+// Options with their defaults.  g++ 12 has to have seen them once: else it fails inside where a
+// class has a Trainer as a member, `train::Trainer trainer{{}, layers, loss, *ranks};`.
 inline TrainerOptions default_options() { return {}; }
 inline TorchTrainerOptions default_torch_options() { return {}; }
 
