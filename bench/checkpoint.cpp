@@ -28,7 +28,7 @@
 #include "penstock/core/new_file.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/mlp.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 
 namespace {
 
@@ -131,7 +131,7 @@ class Benchmark {
   std::uint64_t sink = 0;
 
  private:
-  train::CheckpointOptions options(bool is_asynchronous) const {
+  saving::CheckpointOptions options(bool is_asynchronous) const {
     return {.directory = folder_ + (is_asynchronous ? "/beside" : "/waited"),
             .keep = {.last = 1},
             .is_asynchronous = is_asynchronous};
@@ -174,7 +174,7 @@ class Benchmark {
   execute::Progress progress_;
   train::Trainer trainer_;
   at::Tensor input_, target_;
-  train::Checkpoints beside_, waited_;
+  saving::Checkpoints beside_, waited_;
 };
 
 }  // namespace

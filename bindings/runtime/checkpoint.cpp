@@ -11,7 +11,8 @@
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/without_gil.h"
 #include "penstock/parameters/replicated_parameters.h"
-#include "penstock/train/checkpoint_writer.h"
+#include "penstock/saving/checkpoint_writer.h"
+#include "penstock/saving/saved_piece.h"
 #include "penstock/weights/safetensors.h"
 
 namespace penstock::bindings {
@@ -63,7 +64,7 @@ std::string save_checkpoint(comm::Communicator& communicator, std::string direct
   train::share_out(pieces, replicas, replica);
   return without_gil(communicator, [&] {
     execute::Progress progress;
-    train::CheckpointWriter writer(communicator, progress, std::move(directory), false);
+    saving::CheckpointWriter writer(communicator, progress, std::move(directory), false);
     writer.begin({.name = std::move(name),
                   .step = step,
                   .facts = std::move(facts),
@@ -106,18 +107,18 @@ void init_saved(py::module_& m) {
       .def(
           "check",
           [](const SavedCheckpoint& s, const StatePiece& piece) {
-            train::check_fits(s.manifest(), piece);
+            saving::check_fits(s.manifest(), piece);
           },
           py::arg("piece"), "Raises CheckpointError unless the tensor is there, in that shape.")
       .def(
           "verify",
-          [](SavedCheckpoint& s, const StatePiece& piece) { train::verify_piece(s, piece); },
+          [](SavedCheckpoint& s, const StatePiece& piece) { saving::verify_piece(s, piece); },
           py::arg("piece"), without_gil, "Reads what read() would, and sets nothing.")
       .def(
           "read",
           [](SavedCheckpoint& s, const StatePiece& piece) {
             const at::NoGradGuard no_grad;
-            train::read_piece(s, piece);
+            saving::read_piece(s, piece);
           },
           py::arg("piece"), without_gil,
           "Sets the piece's values.  Raises CheckpointError for what is not as it was written.");

@@ -25,13 +25,13 @@ checkpoint::Texts facts_with_layout(const train::Facts& facts, const train::Trai
   return all;
 }
 
-train::CheckpointOptions options_for(const config::Config& config, const checkpoint::Texts& facts,
-                                     const std::function<void(measure::RunEvent)>& note) {
+saving::CheckpointOptions options_for(const config::Config& config, const checkpoint::Texts& facts,
+                                      const std::function<void(measure::RunEvent)>& note) {
   return {.directory = config::checkpoint_directory(config.checkpoint, config.run.directory),
           .keep = {.last = config.checkpoint.keep_last, .every = config.checkpoint.keep_every},
           .is_asynchronous = config.checkpoint.asynchronous,
           .facts = facts,
-          .saved = [note](const train::SavedStep& saved) {
+          .saved = [note](const saving::SavedStep& saved) {
             note({.kind = measure::RunEventKind::Saved,
                   .step = saved.step,
                   .folder = saved.folder,
@@ -80,7 +80,7 @@ void RunCheckpoints::resume() {
   tell_resumed(*resumed_);
 }
 
-void RunCheckpoints::tell_resumed(const train::Resumed& resumed) const {
+void RunCheckpoints::tell_resumed(const saving::Resumed& resumed) const {
   for (const std::string& reason : resumed.passed_over) {
     tell_(str("a newer checkpoint is passed over: ", reason));
   }
@@ -94,7 +94,7 @@ void RunCheckpoints::tell_resumed(const train::Resumed& resumed) const {
 }
 
 // A schedule that ends with the run is another one where the run has another length.
-void RunCheckpoints::tell_rate_that_jumps(const train::Resumed& resumed) const {
+void RunCheckpoints::tell_rate_that_jumps(const saving::Resumed& resumed) const {
   const config::SchedulerConfig& scheduler = config_.scheduler;
   const auto length = resumed.facts.find("config run.steps");
   const auto before = length == resumed.facts.end() ? std::nullopt : parse_integer(length->second);

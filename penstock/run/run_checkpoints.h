@@ -1,6 +1,6 @@
 // The saves of a run's checkpoints, what it goes on from, and what its user hears of both.
 //
-// run.h has one on every rank.  How a checkpoint is saved and read: train/checkpoints.h; what a
+// run.h has one on every rank.  How a checkpoint is saved and read: saving/checkpoints.h; what a
 // user is promised: docs/checkpoints.md.  Knows no data and no metrics.
 #pragma once
 #include <chrono>
@@ -13,7 +13,7 @@
 #include "penstock/config/config.h"
 #include "penstock/execute/progress.h"
 #include "penstock/measure/run_events.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/trainer.h"
 
@@ -31,10 +31,10 @@ class RunCheckpoints {
 
   // All that follow are collective over all ranks.
 
-  // Goes on from what the configuration says, if it does.  Throws: as train::Checkpoints.
+  // Goes on from what the configuration says, if it does.  Throws: as saving::Checkpoints.
   void resume();
   // What it goes on with; absent where it begins at step 1.
-  const std::optional<train::Resumed>& resumed() const { return resumed_; }
+  const std::optional<saving::Resumed>& resumed() const { return resumed_; }
   // Whether that is a checkpoint of this run's own directory.
   bool goes_on_here() const { return goes_on_here_; }
 
@@ -52,8 +52,8 @@ class RunCheckpoints {
 
  private:
   bool saves() const { return options_.saves(); }
-  void tell_resumed(const train::Resumed& resumed) const;
-  void tell_rate_that_jumps(const train::Resumed& resumed) const;
+  void tell_resumed(const saving::Resumed& resumed) const;
+  void tell_rate_that_jumps(const saving::Resumed& resumed) const;
   void begin_save();
   template <class Action>
   void noting_failure(const Action& action);
@@ -69,8 +69,8 @@ class RunCheckpoints {
   std::function<void(measure::RunEvent)> note_;
   train::Trainer& trainer_;
   comm::Communicator& communicator_;
-  train::Checkpoints checkpoints_;
-  std::optional<train::Resumed> resumed_;
+  saving::Checkpoints checkpoints_;
+  std::optional<saving::Resumed> resumed_;
   bool goes_on_here_ = false;
   std::int64_t begun_step_ = 0;  // Step of the last save.
   bool has_last_step_ = false;

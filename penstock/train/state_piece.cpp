@@ -1,28 +1,11 @@
 #include "penstock/train/state_piece.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <set>
 #include <utility>
 
-#include "penstock/core/text.h"
-#include "penstock/weights/safetensors.h"
-
 namespace penstock::train {
-namespace {
-
-std::string shape_of(const std::vector<std::int64_t>& shape) {
-  return str("[", join(shape, ", "), "]");
-}
-
-const checkpoint::Tensor& tensor_of(const checkpoint::Manifest& manifest, const StatePiece& piece) {
-  check_fits(manifest, piece);
-  return *manifest.find(piece.name, piece.state);
-}
-
-}  // namespace
 
 void share_out(std::vector<StatePiece>& pieces, std::int32_t replicas, std::int32_t here) {
   std::vector<std::size_t> bytes(static_cast<std::size_t>(replicas), 0);
@@ -35,35 +18,6 @@ void share_out(std::vector<StatePiece>& pieces, std::int32_t replicas, std::int3
     *least += piece.values.nbytes();
     piece.is_saved_here = least - bytes.begin() == here;
   }
-}
-
-void check_fits(const checkpoint::Manifest& manifest, const StatePiece& piece) {
-  const checkpoint::Tensor* const saved = manifest.find(piece.name, piece.state);
-  if (saved == nullptr) {
-    throw MisfitError(str("the checkpoint has no ", piece.state, " of ", in_quotes(piece.name)));
-  }
-  if (saved->shape == piece.shape) return;
-  throw MisfitError(str("the checkpoint has ", piece.state, " of ", in_quotes(piece.name), " as ",
-                        shape_of(saved->shape), ", the model as ", shape_of(piece.shape)));
-}
-
-void verify_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
-                  const std::function<void()>& advanced) {
-  saved.verify(tensor_of(saved.manifest(), piece), piece.first, piece.values.numel(), advanced);
-}
-
-void read_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
-                const std::function<void()>& advanced) {
-  const checkpoint::Tensor& tensor = tensor_of(saved.manifest(), piece);
-  const at::ScalarType type = weights::type_of(tensor.type);
-  const std::int64_t count = piece.values.numel();
-  const bool in_place = piece.values.is_cpu() && piece.values.is_contiguous() &&
-                        !piece.values.is_neg() && !piece.values.is_conj() &&
-                        piece.values.scalar_type() == type;
-  const at::Tensor target = in_place ? piece.values : at::empty({count}, type);
-  saved.read(tensor, piece.first, count,
-             {static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()}, advanced);
-  if (!in_place) piece.values.copy_(target.view(piece.values.sizes()));
 }
 
 }  // namespace penstock::train

@@ -1,18 +1,13 @@
-// Pieces of what a run saves: some elements of a tensor, by the tensor's name in the whole model.
+// Pieces of what a rank trains: some elements of a tensor, by the tensor's name in the whole model.
 //
-// A checkpoint is made of them, and sets them.  A Trainer's are made in training_state.h, those of
-// a Python engine by the engine.  Names know no layout, so ranks of another one find theirs.
+// A Trainer's are made in training_state.h, those of a Python engine by the engine; saving/ writes
+// and sets them.  Names know no layout, so ranks of another one find theirs.  Knows no files.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
-
-#include "penstock/checkpoint/manifest.h"
-#include "penstock/checkpoint/saved_checkpoint.h"
-#include "penstock/core/error.h"
 
 namespace penstock::train {
 
@@ -35,21 +30,5 @@ struct StatePiece {
 // same, in the same order; this one is number `here`.  What all have goes to the one that saves the
 // fewest bytes so far.  A name and state that come again are copies, which nobody saves.
 void share_out(std::vector<StatePiece>& pieces, std::int32_t replicas, std::int32_t here);
-
-// A checkpoint that is as it was written, and not of this model.
-class MisfitError : public CheckpointError {
- public:
-  using CheckpointError::CheckpointError;
-};
-
-// Throws: MisfitError where the checkpoint does not have the piece's tensor, or in another shape.
-void check_fits(const checkpoint::Manifest& manifest, const StatePiece& piece);
-// Compares what the piece needs with its digests, and sets nothing.
-// Throws: as check_fits(); CheckpointError as SavedCheckpoint::read().
-void verify_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
-                  const std::function<void()>& advanced = {});
-// Sets the piece's values.  Throws: as verify_piece().
-void read_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
-                const std::function<void()>& advanced = {});
 
 }  // namespace penstock::train

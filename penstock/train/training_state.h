@@ -1,16 +1,10 @@
-// What a training run is between two steps, as tensors by name, each where its elements are.
+// What a rank has of a trained model between two steps, as pieces of tensors by name.
 //
-// Checkpoints are made of it, and set it.  The names are those of the whole model, so that ranks of
-// another layout find theirs.  Knows no files.
+// get() and set() of a Trainer find a tensor so; saving/ saves and sets all of them.  The names are
+// those of the whole model, so that ranks of another layout find theirs.  Knows no files.
 #pragma once
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "penstock/checkpoint/manifest.h"
 #include "penstock/train/state_piece.h"
 #include "penstock/train/trainer.h"
 
@@ -18,34 +12,5 @@ namespace penstock::train {
 
 // The state of this rank, in an order that replicas have in common.
 std::vector<StatePiece> state_of(TrainedModel& trainer);
-
-// Makes the optimizer's states of those parameters of which `is_known(name, state)` says so, which
-// state_of() then has; those of others are as before a first step.
-void make_states(Trainer& trainer,
-                 const std::function<bool(std::string_view, std::string_view)>& is_known);
-
-// Collective over the data ranks, when the tensors of state_of() were set: parameters become their
-// masters, rounded, and what other ranks have set comes.
-void take_over(Trainer& trainer);
-
-// What a run goes on with besides tensors: the gradient scale, how many steps it skipped, and its
-// program, if that has changed.
-checkpoint::Texts values_of(Trainer& trainer);
-
-// Texts of a program's own, by names of its own, as one value among those; and back.
-// Throws: CheckpointError for a text that is not UTF-8.
-void put_client_state(checkpoint::Texts& values, const checkpoint::Texts& client_state);
-// Empty where there is none.
-checkpoint::Texts client_state_in(const checkpoint::Texts& values);
-
-// The same, read: all of it, so that nothing stays of what was there before.
-struct RunValues {
-  std::int64_t skipped_steps = 0;
-  std::optional<update::GradientScale::State> gradient_scale;  // Absent: as at the begin of a run.
-  std::string program;                                         // Empty: that of the layout.
-};
-// Throws: CheckpointError for texts that are not such.
-RunValues read_values(const checkpoint::Texts& values);
-void set_values(Trainer& trainer, const RunValues& values);
 
 }  // namespace penstock::train

@@ -84,6 +84,14 @@ class TidyTest(unittest.TestCase):
         role = "is asked by role"
         self.expect(role, role, role)
 
+    def test_a_headers_earlier_name_may_be_in_a_layer_below_it(self):
+        include = '//\n// Old programs.\n#pragma once\n#include "penstock/execute/execute.h"\n'
+        title = "// The header penstock/execute/execute.h"
+        earlier = f"{title} by its earlier name, for one version."
+        self.write("penstock/comm/run.h", f"{earlier}\n{include}")
+        self.write("penstock/comm/other.h", f"{title}, and more.\n{include}")
+        self.expect("layer comm may not include penstock/execute/execute.h")
+
     def test_foreign_files_are_opened_in_one_place_and_programs_print_in_one(self):
         self.write(
             "penstock/lower/reader.cpp",

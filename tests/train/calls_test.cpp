@@ -9,7 +9,7 @@
 
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 #include "penstock/train/trainer.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/model_kinds.h"
@@ -17,6 +17,7 @@
 namespace penstock::train {
 namespace {
 
+using saving::Checkpoints;
 using namespace std::chrono_literals;
 
 struct Program {

@@ -14,7 +14,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
@@ -23,6 +23,7 @@
 namespace penstock::train {
 namespace {
 
+using saving::Checkpoints;
 using testing_support::message_of;
 using testing_support::same_bits;
 

@@ -1,7 +1,7 @@
 #include <penstock/rank/rank_process.h>
 #include <penstock/run/run.h>
 #include <penstock/run/saved_model.h>
-#include <penstock/train/checkpoints.h>
+#include <penstock/saving/checkpoints.h>
 #include <penstock/train/trainer.h>
 #include <torch/torch.h>
 
@@ -27,7 +27,7 @@ int main(int, char** argv) {  // finetune_llama FOLDER CORPUS.bin NEW_FOLDER
   penstock::train::Trainer trainer(options, model.layers, model.loss, *ranks);
   const int replica = trainer.layout().mesh.coordinate(ranks->rank()).data;
   penstock::execute::Progress progress;
-  penstock::train::Checkpoints checkpoints(trainer, *ranks, progress, {.directory = "saved"}, {});
+  penstock::saving::Checkpoints checkpoints(trainer, *ranks, progress, {.directory = "saved"}, {});
   checkpoints.resume();
   for (std::int64_t step = trainer.steps_taken() + 1; step <= 20; ++step) {
     const penstock::run::Batch batch = data->training(step, 4 * replica, 4);

@@ -8,7 +8,7 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 #include "penstock/train/handshake.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
@@ -18,6 +18,7 @@
 namespace penstock::train {
 namespace {
 
+using saving::Checkpoints;
 using testing_support::message_of;
 using testing_support::TemporaryFolder;
 

@@ -11,7 +11,9 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
+#include "penstock/saving/run_state.h"
+#include "penstock/train/training_state.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
@@ -21,6 +23,7 @@
 namespace penstock::train {
 namespace {
 
+using saving::Checkpoints;
 namespace fs = std::filesystem;
 using testing_support::message_of;
 using testing_support::same_bits;
@@ -156,7 +159,7 @@ TEST(UndoneAttempt, SetsWhatTheCheckpointDoesNotSay) {
     checkpoints.resume_from(folder.file("step-00000001"));
     EXPECT_EQ(trainer.program().saved(), "");
     EXPECT_EQ(trainer.updates().skipped_steps(), 0);
-    set_values(trainer, read_values({}));
+    saving::set_values(trainer, saving::read_values({}));
     EXPECT_EQ(trainer.updates().scale().state(),
               update::GradientScale(options().precision.gradient_scale).state());
   });

@@ -1,4 +1,4 @@
-#include "penstock/train/checkpoint_writer.h"
+#include "penstock/saving/checkpoint_writer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,13 +11,14 @@
 #include "penstock/core/foreign_file.h"
 #include "penstock/core/new_file.h"
 #include "penstock/core/text.h"
-#include "penstock/train/checkpoint_notes.h"
+#include "penstock/saving/checkpoint_notes.h"
 #include "penstock/weights/safetensors.h"
 
-namespace penstock::train {
+namespace penstock::saving {
 namespace {
 
 using checkpoint::Manifest;
+using train::StatePiece;
 
 // Contiguous in host memory: the tensor itself where it is, or a copy, to `copy` if that fits.
 at::Tensor in_host_memory(const at::Tensor& values, at::Tensor* copy) {
@@ -224,4 +225,4 @@ std::string CheckpointWriter::commit(Saving& saving) {
   return saving.after ? saving.after(*directory_) : std::string();
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::saving

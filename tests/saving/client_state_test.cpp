@@ -5,14 +5,16 @@
 #include <string>
 
 #include "penstock/core/error.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
+#include "penstock/saving/run_state.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/model_kinds.h"
 
-namespace penstock::train {
+namespace penstock::saving {
 namespace {
 
+using namespace train;
 using Body = std::function<void(Trainer&, Checkpoints&)>;
 
 void with_checkpoints(const std::string& folder, const mesh::Shape& mesh, const Body& body) {
@@ -58,4 +60,4 @@ TEST(ClientState, OfAnotherProgramIsJsonWhereItIsNoText) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::saving

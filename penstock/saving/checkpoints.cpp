@@ -1,4 +1,4 @@
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -11,15 +11,21 @@
 #include "penstock/comm/or_fail.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/train/checkpoint_notes.h"
+#include "penstock/saving/checkpoint_notes.h"
+#include "penstock/saving/run_state.h"
+#include "penstock/saving/saved_piece.h"
 #include "penstock/train/handshake.h"
+#include "penstock/train/training_state.h"
 #include "penstock/weights/safetensors.h"
 
-namespace penstock::train {
+namespace penstock::saving {
 namespace {
 
 using checkpoint::Manifest;
 using checkpoint::SavedCheckpoint;
+using train::HalfUpdated;
+using train::state_of;
+using train::StatePiece;
 
 std::vector<std::string> weights_in(const Manifest& manifest) {
   std::vector<std::string> weights;
@@ -31,7 +37,7 @@ std::vector<std::string> weights_in(const Manifest& manifest) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(Trainer& trainer, comm::Communicator& communicator,
+Checkpoints::Checkpoints(train::Trainer& trainer, comm::Communicator& communicator,
                          execute::Progress& progress, CheckpointOptions options,
                          std::function<void(const std::string&)> tell)
     : trainer_(trainer),
@@ -90,7 +96,7 @@ void Checkpoints::save_now(const checkpoint::Texts& client_state) {
   if (!options_.is_asynchronous) finish();
 }
 
-void Checkpoints::after(const StepReport& report) {
+void Checkpoints::after(const train::StepReport& report) {
   if (!writer_.is_saving()) return;
   const auto go_on = [&] {
     if (!report.words.busy) {
@@ -191,7 +197,7 @@ std::variant<Resumed, std::string> Checkpoints::try_to_load(const std::string& f
   if (auto reason = attempt(folder, [&] { saved.emplace(folder); })) return *reason;
   {
     const execute::WaitMark wait(progress_, "comparing a checkpoint with all ranks");
-    agree_on(Occasion::Checkpoint, facts_of(&*saved), communicator_);
+    train::agree_on(train::Occasion::Checkpoint, train::facts_of(&*saved), communicator_);
   }
   const Manifest& manifest = saved->manifest();
   RunValues values;
@@ -301,4 +307,4 @@ void Checkpoints::load(SavedCheckpoint& saved) {
   }
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::saving

@@ -1,9 +1,9 @@
-#include "penstock/train/checkpoint_notes.h"
+#include "penstock/saving/checkpoint_notes.h"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace penstock::train {
+namespace penstock::saving {
 
 std::vector<std::string> compare_notes(comm::Communicator& communicator,
                                        execute::Progress& progress, const char* what,
@@ -21,4 +21,4 @@ std::optional<std::string> first_failure(const std::vector<std::string>& texts) 
   return std::nullopt;
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::saving

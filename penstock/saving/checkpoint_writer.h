@@ -16,7 +16,7 @@
 #include "penstock/execute/progress.h"
 #include "penstock/train/state_piece.h"
 
-namespace penstock::train {
+namespace penstock::saving {
 
 // What is saved.
 struct NewCheckpoint {
@@ -25,7 +25,7 @@ struct NewCheckpoint {
   checkpoint::Texts facts;   // Rank 0's count.
   checkpoint::Texts values;  // This rank's; those of all ranks are saved.
   // Gives the pieces of this rank, of which those count that it saves.
-  std::function<std::vector<StatePiece>()> pieces;
+  std::function<std::vector<train::StatePiece>()> pieces;
 };
 
 // What became of it.
@@ -83,4 +83,4 @@ class CheckpointWriter {
   std::unique_ptr<Saving> saving_;
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::saving

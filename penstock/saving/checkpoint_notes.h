@@ -12,7 +12,7 @@
 #include "penstock/core/text.h"
 #include "penstock/execute/progress.h"
 
-namespace penstock::train {
+namespace penstock::saving {
 
 // The text of every rank about `what`, by rank.  Collective.
 std::vector<std::string> compare_notes(comm::Communicator& communicator,
@@ -36,4 +36,4 @@ std::string failure_of(const Action& action) {
   }
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::saving

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "penstock/core/error.h"
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
-namespace penstock::train {
+namespace penstock::saving {
 namespace {
 
+using namespace train;
 constexpr std::int64_t kWidth = 4;
 
 // Whether a layer of this thread, a rank, throws.
@@ -112,4 +113,4 @@ TEST(CheckpointsAfterAFailure, OfParametersThatAreHalfUpdatedAreRefused) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::saving

@@ -1,6 +1,6 @@
 // A run that is saved and resumed has the bits of one that never stopped; in another layout, too,
 // where its own steps have.
-#include "penstock/train/checkpoints.h"
+#include "penstock/saving/checkpoints.h"
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -15,15 +15,17 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/train/training_state.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/choosing.h"
 #include "tests/train/model_kinds.h"
 
-namespace penstock::train {
+namespace penstock::saving {
 namespace {
 
+using namespace train;
 namespace fs = std::filesystem;
 using testing_support::message_of;
 using testing_support::same_bits;
@@ -446,4 +448,4 @@ TEST_F(Checkpoint, ThatCannotBeWrittenLeavesTheRunAndOlderOnesAsTheyWere) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::saving
