@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import selectors
@@ -188,6 +189,9 @@ if __name__ == "__main__":
     import torch.distributed.fsdp
     import torch.distributed.pipelining  # noqa: F401
 
+    # A fork that collects garbage would otherwise visit, and copy, all that was imported.
+    gc.collect()
+    gc.freeze()
     wanted = _serve()
     numpy.random.seed()
     _become(wanted)
