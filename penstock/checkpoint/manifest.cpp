@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -41,11 +42,19 @@ std::string to_text(const Shard& shard) {
              ", \"chunks\": [", join(chunks, ", "), "]}");
 }
 
+std::string to_text(const Box& box) {
+  std::vector<std::string> intervals;
+  for (const Interval& each : box) {
+    intervals.push_back(str("[", each.first, ", ", each.count, "]"));
+  }
+  return str("[", join(intervals, ", "), "]");
+}
+
 std::string to_text(const Tensor& tensor) {
   std::vector<std::string> pieces;
   for (const Piece& piece : tensor.pieces) {
-    pieces.push_back(
-        str("[", piece.first, ", ", piece.count, ", ", piece.shard, ", ", piece.offset, "]"));
+    pieces.push_back(str("[", piece.first, ", ", piece.count, ", ", piece.shard, ", ", piece.offset,
+                         piece.box.empty() ? "" : str(", ", to_text(piece.box)), "]"));
   }
   return str("    {\"name\": ", json_quote(tensor.name), ", \"state\": ", json_quote(tensor.state),
              ", \"dtype\": \"", name_of(tensor.type), "\", \"shape\": [", join(tensor.shape, ", "),
@@ -135,13 +144,33 @@ ScalarType parse_type(const json::Value& value) {
   return static_cast<ScalarType>(found - kScalarTypes.begin());
 }
 
-Piece parse_piece(const json::Value& value, const Tensor& tensor, std::int64_t elements,
-                  const std::vector<Shard>& shards) {
+Box parse_box(const json::Value& value, const Sizes& shape) {
+  const auto& dimensions = list_of(value, "a box");
+  if (dimensions.size() != shape.size()) {
+    refuse(value, str("the box of a tensor of ", shape.size(), " dimensions has as many"));
+  }
+  Box box;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const auto& numbers = list_of(dimensions[d], "an interval of a box");
+    if (numbers.size() != 2) refuse(dimensions[d], "an interval of a box has two numbers");
+    const std::int64_t first = natural(numbers[0], "an interval's first index", shape[d]);
+    box.push_back({first, natural(numbers[1], "an interval's indices", shape[d] - first)});
+  }
+  return simplest(std::move(box), shape);
+}
+
+Piece parse_piece(const json::Value& value, const Tensor& tensor, const std::vector<Shard>& shards,
+                  std::int64_t version) {
   const auto& numbers = list_of(value, "a piece");
-  if (numbers.size() != 4) refuse(value, "a piece has four numbers");
-  Piece piece{.first = natural(numbers[0], "a piece's first element", elements),
-              .count = natural(numbers[1], "a piece's number of elements", elements),
-              .shard = index(numbers[2], "a piece's shard", shards.size())};
+  const bool has_box = version > 1 && numbers.size() == 5;
+  if (numbers.size() != 4 && !has_box)
+    refuse(value, "a piece has four numbers, and may have a box");
+  Piece piece;
+  if (has_box) piece.box = parse_box(numbers[4], tensor.shape);
+  const std::int64_t elements = elements_of(sizes_of(piece.box, tensor.shape));
+  piece.first = natural(numbers[0], "a piece's first element", elements);
+  piece.count = natural(numbers[1], "a piece's number of elements", elements);
+  piece.shard = index(numbers[2], "a piece's shard", shards.size());
   const Shard& shard = shards[piece.shard];
   const std::uint64_t bytes = static_cast<std::uint64_t>(piece.count) * bytes_of(tensor.type);
   const std::uint64_t room = shard.bytes - shard.header_bytes;
@@ -154,7 +183,8 @@ Piece parse_piece(const json::Value& value, const Tensor& tensor, std::int64_t e
   return piece;
 }
 
-Tensor parse_tensor(const json::Value& value, const std::vector<Shard>& shards) {
+Tensor parse_tensor(const json::Value& value, const std::vector<Shard>& shards,
+                    std::int64_t version) {
   Tensor tensor{.name = text_of(member(value, "name"), "name"),
                 .state = text_of(member(value, "state"), "state"),
                 .type = parse_type(member(value, "dtype"))};
@@ -167,9 +197,8 @@ Tensor parse_tensor(const json::Value& value, const std::vector<Shard>& shards) 
     tensor.shape.push_back(natural(each, "a size", room));
     room /= std::max<std::int64_t>(tensor.shape.back(), 1);
   }
-  const std::int64_t elements = tensor.elements();
   for (const json::Value& each : list_of(member(value, "pieces"), "pieces")) {
-    tensor.pieces.push_back(parse_piece(each, tensor, elements, shards));
+    tensor.pieces.push_back(parse_piece(each, tensor, shards, version));
   }
   return tensor;
 }
@@ -181,22 +210,53 @@ std::string title(const Tensor& tensor) {
 
 auto key_of(const Tensor& tensor) { return std::tie(tensor.name, tensor.state); }
 
-// Sorts the pieces.  Throws: CheckpointError unless they are the tensor, each element once.
-void settle(Tensor& tensor, const std::string& where) {
-  std::ranges::sort(tensor.pieces, {}, &Piece::first);
+// Throws: CheckpointError unless the pieces, which are of one box, are it, each element once.
+void check_runs(const Tensor& tensor, std::span<const Piece> pieces, const std::string& where) {
+  const Box box = pieces.empty() ? Box{} : pieces.front().box;
+  const std::int64_t elements = elements_of(sizes_of(box, tensor.shape));
+  const std::string what = str(where, title(tensor), to_string(box), " of ", elements, " elements");
   std::int64_t next = 0;
-  for (const Piece& piece : tensor.pieces) {
+  for (const Piece& piece : pieces) {
     if (piece.first != next) {
-      throw CheckpointError(str(where, title(tensor), " of ", tensor.elements(),
-                                " elements: those from ", std::min(piece.first, next), " to ",
+      throw CheckpointError(str(what, ": those from ", std::min(piece.first, next), " to ",
                                 std::max(piece.first, next), " are ",
                                 piece.first > next ? "missing" : "there twice"));
     }
     next += piece.count;
   }
-  if (next != tensor.elements()) {
-    throw CheckpointError(str(where, title(tensor), " of ", tensor.elements(),
-                              " elements: there are pieces for ", next));
+  if (next != elements) throw CheckpointError(str(what, ": there are pieces for ", next));
+}
+
+// Throws: CheckpointError unless the boxes are the tensor, each element once.
+void check_boxes(const Tensor& tensor, const std::vector<Box>& boxes, const std::string& where) {
+  const std::string what = str(where, title(tensor), ", ", type_and_shape(tensor));
+  const std::size_t cut = cut_dimensions(boxes, tensor.shape);
+  if (cut > kCutDimensionsMax) {
+    throw CheckpointError(
+        str(what, " is cut along ", cut, " dimensions, which may be at most ", kCutDimensionsMax));
+  }
+  if (tensor.elements() == 0) return;
+  const auto wrong = first_miscount(boxes, tensor.shape);
+  if (!wrong) return;
+  throw CheckpointError(str(what, ": its element [", join(wrong->index, ", "), "] is ",
+                            wrong->times == 0 ? "missing" : str("there ", wrong->times, " times")));
+}
+
+// Sorts the pieces.  Throws: CheckpointError unless they are the tensor, each element once.
+void settle(Tensor& tensor, const std::string& where) {
+  std::ranges::sort(tensor.pieces, {}, [](const Piece& p) { return std::tie(p.box, p.first); });
+  const std::span<const Piece> all(tensor.pieces);
+  std::vector<Box> boxes;
+  for (auto begin = all.begin(); begin != all.end();) {
+    const auto end =
+        std::find_if(begin, all.end(), [&](const Piece& piece) { return piece.box != begin->box; });
+    check_runs(tensor, {begin, end}, where);
+    boxes.push_back(begin->box);
+    begin = end;
+  }
+  if (boxes.empty()) check_runs(tensor, {}, where);
+  if (boxes.size() > 1 || (boxes.size() == 1 && !boxes.front().empty())) {
+    check_boxes(tensor, boxes, where);
   }
 }
 
@@ -252,11 +312,7 @@ std::string type_and_shape(const Tensor& tensor) {
   return str(name_of(tensor.type), "[", join(tensor.shape, ", "), "]");
 }
 
-std::int64_t Tensor::elements() const {
-  std::int64_t elements = 1;
-  for (const std::int64_t size : shape) elements *= size;
-  return elements;
-}
+std::int64_t Tensor::elements() const { return elements_of(shape); }
 
 const Tensor* Manifest::find(std::string_view name, std::string_view state) const {
   const auto key = std::tuple(name, state);
@@ -355,9 +411,10 @@ Manifest parse_fragment(const std::string& text, const std::string& path) {
     refuse(member(root, "format"), str("format must be \"", kFormat, "\""));
   }
   const std::int64_t version = natural(member(root, "version"), "version", std::int64_t{1} << 31);
-  if (version != kFormatVersion) {
+  if (version < 1 || version > kFormatVersion) {
     throw CheckpointError(str(quoted_path(path), " is of version ", version,
-                              " of the format, this penstock reads version ", kFormatVersion));
+                              " of the format, this penstock reads versions 1 to ",
+                              kFormatVersion));
   }
   if (natural(member(root, "chunk_bytes"), "chunk_bytes", kBytesMax) != kChunkBytes) {
     refuse(member(root, "chunk_bytes"), str("chunk_bytes must be ", kChunkBytes));
@@ -370,7 +427,7 @@ Manifest parse_fragment(const std::string& text, const std::string& path) {
   }
   if (manifest.shards.size() > kShardsMax) refuse(member(root, "shards"), "too many shards");
   for (const json::Value& each : list_of(member(root, "tensors"), "tensors")) {
-    manifest.tensors.push_back(parse_tensor(each, manifest.shards));
+    manifest.tensors.push_back(parse_tensor(each, manifest.shards, version));
   }
   return manifest;
 }

@@ -5,8 +5,9 @@
 // which are safetensors files.  Nothing in it depends on a layout: a rank of any other one reads
 // the elements that it needs.  The format, byte by byte: docs/checkpoint_format.md.
 // Knows no files but by their names' rule, and no ranks.
-// Invariants, which parse_manifest() and merge() see to: names are different; every element of a
-// tensor is in one piece; pieces lie in their shards, one behind the other, without gaps.
+// Invariants, which parse_manifest() and merge() see to: names are different; the boxes of a
+// tensor's pieces make it up, and every element of a box is in one piece; pieces lie in their
+// shards, one behind the other, without gaps.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,10 +18,12 @@
 
 #include "penstock/checkpoint/digest.h"
 #include "penstock/checkpoint/safetensors_header.h"
+#include "penstock/core/box.h"
 
 namespace penstock::checkpoint {
 
-inline constexpr std::int64_t kFormatVersion = 1;
+// Version of what is written.  Version 1, which has no boxes, is read, too.
+inline constexpr std::int64_t kFormatVersion = 2;
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
 // Enough for shards of 10 TB.
@@ -32,21 +35,24 @@ inline constexpr std::string_view kWeight = "weight";
 // "rng of rank 3#0".
 inline constexpr std::string_view kValue = "value";
 
-// Elements [first, first + count) of a flat tensor.
+// Elements [first, first + count) of a box of a tensor, or of all of it.
 struct Piece {
+  Box box = {};
   std::int64_t first = 0;
   std::int64_t count = 0;
   std::size_t shard = 0;
   std::uint64_t offset = 0;  // Bytes from the beginning of the shard's file.
   friend bool operator==(const Piece&, const Piece&) = default;
+
+  Region region() const { return {.box = box, .first = first, .count = count}; }
 };
 
 struct Tensor {
   std::string name;   // A parameter's or buffer's: "transformer.h.0.ln_1.weight".
   std::string state;  // kWeight, or the optimizer's word for it.
   ScalarType type = ScalarType::F32;
-  std::vector<std::int64_t> shape;
-  std::vector<Piece> pieces;  // Sorted, without gaps.
+  Sizes shape;
+  std::vector<Piece> pieces;  // Sorted by box, then first.
   friend bool operator==(const Tensor&, const Tensor&) = default;
 
   std::int64_t elements() const;

@@ -42,27 +42,29 @@ std::string SavedCheckpoint::path_of(std::size_t shard) const {
 }
 
 template <class Visit>
-void SavedCheckpoint::visit_spans(const Tensor& tensor, std::int64_t first, std::int64_t count,
+void SavedCheckpoint::visit_spans(const Tensor& tensor, const Region& region,
                                   const Visit& visit) const {
-  PENSTOCK_CHECK(first >= 0 && first + count <= tensor.elements(), tensor.name, " has ",
-                 tensor.elements(), " elements, not [", first, ", ", first + count, ")");
+  const std::int64_t elements = elements_of(sizes_of(region.box, tensor.shape));
+  PENSTOCK_CHECK(region.first >= 0 && region.first + region.count <= elements, tensor.name,
+                 to_string(region.box), " has ", elements, " elements, not [", region.first, ", ",
+                 region.first + region.count, ")");
   const std::uint64_t size = bytes_of(tensor.type);
   for (const Piece& piece : tensor.pieces) {
-    const std::int64_t begin = std::max(first, piece.first);
-    const std::int64_t end = std::min(first + count, piece.first + piece.count);
-    if (begin >= end) continue;
-    const auto skipped = static_cast<std::uint64_t>(begin - piece.first) * size;
-    visit(piece.shard, piece.offset + skipped, static_cast<std::uint64_t>(begin - first) * size,
-          static_cast<std::uint64_t>(end - begin) * size);
+    for_each_common_run(
+        tensor.shape, region, piece.region(),
+        [&](std::int64_t here, std::int64_t in_piece, std::int64_t count) {
+          visit(piece.shard, piece.offset + static_cast<std::uint64_t>(in_piece) * size,
+                static_cast<std::uint64_t>(here) * size, static_cast<std::uint64_t>(count) * size);
+        });
   }
 }
 
-void SavedCheckpoint::read(const Tensor& tensor, std::int64_t first, std::int64_t count,
-                           std::span<std::byte> bytes, const std::function<void()>& advanced) {
-  PENSTOCK_CHECK(bytes.size() == static_cast<std::uint64_t>(count) * bytes_of(tensor.type),
-                 tensor.name, " [", first, ", ", first + count, ") to ", bytes.size(), " bytes");
+void SavedCheckpoint::read(const Tensor& tensor, const Region& region, std::span<std::byte> bytes,
+                           const std::function<void()>& advanced) {
+  PENSTOCK_CHECK(bytes.size() == static_cast<std::uint64_t>(region.count) * bytes_of(tensor.type),
+                 region.count, " elements of ", tensor.name, " to ", bytes.size(), " bytes");
   visit_spans(
-      tensor, first, count,
+      tensor, region,
       [&](std::size_t shard, std::uint64_t offset, std::uint64_t before, std::uint64_t length) {
         read_bytes(shard, offset, bytes.subspan(before, length), advanced);
       });
@@ -81,9 +83,9 @@ void SavedCheckpoint::read_portions(const Tensor& tensor, std::int64_t first, st
   }
 }
 
-void SavedCheckpoint::verify(const Tensor& tensor, std::int64_t first, std::int64_t count,
+void SavedCheckpoint::verify(const Tensor& tensor, const Region& region,
                              const std::function<void()>& advanced) {
-  visit_spans(tensor, first, count,
+  visit_spans(tensor, region,
               [&](std::size_t shard, std::uint64_t offset, std::uint64_t, std::uint64_t length) {
                 verify_header(shard);
                 const std::size_t last = (offset + length - 1) / kChunkBytes;

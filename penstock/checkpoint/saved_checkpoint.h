@@ -30,22 +30,31 @@ class SavedCheckpoint {
   // the same hash are the same.
   const std::string& manifest_hash() const { return manifest_hash_; }
 
-  // Elements [first, first + count) of `tensor`, to `bytes`, which are as many.
-  // REQUIRES: the tensor is the manifest's.
+  // Reads the elements of a region of `tensor` to `bytes`, which are as many.
+  // REQUIRES: the tensor is the manifest's, and has the region.
   // Throws: CheckpointError that names the file, the bytes, and the tensors there, for a chunk that
   // is not as it was written.  `advanced` is called after each chunk.
+  void read(const Tensor& tensor, const Region& region, std::span<std::byte> bytes,
+            const std::function<void()>& advanced = {});
+  // The same of elements [first, first + count) of the whole tensor.
   void read(const Tensor& tensor, std::int64_t first, std::int64_t count,
-            std::span<std::byte> bytes, const std::function<void()>& advanced = {});
+            std::span<std::byte> bytes, const std::function<void()>& advanced = {}) {
+    read(tensor, {.first = first, .count = count}, bytes, advanced);
+  }
 
-  // The same elements to `take`, in portions of at most kPortionBytes, one after the other.
+  // Gives those elements to `take`, in portions of at most kPortionBytes, one after the other.
   // Throws: likewise; `take` has had the portions before the damage then.
   static constexpr std::uint64_t kPortionBytes = std::uint64_t{4} << 20;
   void read_portions(const Tensor& tensor, std::int64_t first, std::int64_t count,
                      const std::function<void(std::string_view)>& take);
 
   // Reads what read() would, and keeps nothing.  Throws: likewise.
-  void verify(const Tensor& tensor, std::int64_t first, std::int64_t count,
+  void verify(const Tensor& tensor, const Region& region,
               const std::function<void()>& advanced = {});
+  void verify(const Tensor& tensor, std::int64_t first, std::int64_t count,
+              const std::function<void()>& advanced = {}) {
+    verify(tensor, {.first = first, .count = count}, advanced);
+  }
   // Reads all of every shard.  Throws: as read(), for the first chunk that is not as it was.
   void verify(const std::function<void()>& advanced = {});
 
@@ -58,10 +67,10 @@ class SavedCheckpoint {
     std::uint64_t ahead = 0;  // Bytes up to there are on their way from the disk.
   };
   std::string path_of(std::size_t shard) const;
-  // Calls visit(shard, offset in its file, bytes before it, bytes) of each piece of the elements.
+  // Calls visit(shard, offset in its file, bytes before it, bytes) of each run of the region's
+  // elements that lies in a shard without a gap, shard by shard.
   template <class Visit>
-  void visit_spans(const Tensor& tensor, std::int64_t first, std::int64_t count,
-                   const Visit& visit) const;
+  void visit_spans(const Tensor& tensor, const Region& region, const Visit& visit) const;
   void verify_header(std::size_t shard);
   void read_bytes(std::size_t shard, std::uint64_t offset, std::span<std::byte> to,
                   const std::function<void()>& advanced);

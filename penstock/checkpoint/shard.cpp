@@ -19,7 +19,10 @@ Tensor whole_of(const PieceToSave& piece) {
   return {.name = piece.name, .state = piece.state, .type = piece.type, .shape = piece.shape};
 }
 
-bool is_whole(const PieceToSave& piece) { return piece.count == whole_of(piece).elements(); }
+Sizes sizes_of_box(const PieceToSave& piece) { return sizes_of(piece.box, piece.shape); }
+
+// Whether it has all elements of its box.
+bool is_box(const PieceToSave& piece) { return piece.count == elements_of(sizes_of_box(piece)); }
 
 }  // namespace
 
@@ -28,8 +31,9 @@ std::string key_of(const PieceToSave& piece) {
   for (std::size_t at = 0; (at = name.find('/', at)) != std::string::npos; at += 2) {
     name.insert(at, 1, '/');
   }
-  const std::string slice =
-      is_whole(piece) ? "" : str("[", piece.first, ":", piece.first + piece.count, "]");
+  const std::string run =
+      is_box(piece) ? "" : str("[", piece.first, ":", piece.first + piece.count, "]");
+  const std::string slice = to_string(piece.box) + run;
   return piece.state == kWeight ? name + slice : str(name, "/", piece.state, slice);
 }
 
@@ -50,10 +54,10 @@ Manifest write_shard(const std::string& folder, std::size_t index, std::size_t c
   std::uint64_t end = 0;
   for (const PieceToSave& piece : pieces) {
     const auto bytes = static_cast<std::uint64_t>(piece.count) * bytes_of(piece.type);
-    const std::vector<std::int64_t> flat = {piece.count};
+    const Sizes flat = {piece.count};
     header.entries.push_back({.name = key_of(piece),
                               .type = piece.type,
-                              .shape = is_whole(piece) ? piece.shape : flat,
+                              .shape = is_box(piece) ? sizes_of_box(piece) : flat,
                               .begin = end,
                               .end = end + bytes});
     end += bytes;
@@ -62,7 +66,8 @@ Manifest write_shard(const std::string& folder, std::size_t index, std::size_t c
   Manifest manifest;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     Tensor tensor = whole_of(pieces[i]);
-    tensor.pieces.push_back({.first = pieces[i].first,
+    tensor.pieces.push_back({.box = simplest(pieces[i].box, pieces[i].shape),
+                             .first = pieces[i].first,
                              .count = pieces[i].count,
                              .offset = beginning.size() + header.entries[i].begin});
     manifest.tensors.push_back(std::move(tensor));

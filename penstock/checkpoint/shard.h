@@ -14,20 +14,21 @@
 
 namespace penstock::checkpoint {
 
-// Some elements of a tensor, one after the other.
+// Some elements of a box of a tensor, one after the other.
 struct PieceToSave {
   std::string name;
   std::string state;  // kWeight, or the optimizer's word.
   ScalarType type = ScalarType::F32;
-  std::vector<std::int64_t> shape;  // Shape of the whole tensor.
-  std::int64_t first = 0;           // Index among the tensor's elements.
+  Sizes shape;             // Shape of the whole tensor.
+  Box box = {};            // None: all of it.
+  std::int64_t first = 0;  // Index among the box's elements.
   std::int64_t count = 0;
   std::string_view bytes;  // Empty where a BytesOf has them.
 };
 
 // What a piece is called in its shard: "0.weight" for all of a parameter, "0.weight[64:128]" for
-// some of its elements, "0.weight/exp_avg" for what an optimizer keeps.  A "/" of a name is
-// doubled.
+// some of its elements, "0.weight[0:4,8:16]" for a box of it, "0.weight[0:4,8:16][0:10]" for some
+// elements of that, "0.weight/exp_avg" for what an optimizer keeps.  A "/" of a name is doubled.
 std::string key_of(const PieceToSave& piece);
 
 // Writes shard `index` of `count` to `folder`, and flushes it to the disk.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "tests/support/golden.h"
 #include "tests/support/message_of.h"
 
@@ -72,7 +73,7 @@ TEST(Manifest, HasADigestOfItself) {
 }
 
 TEST(Manifest, IsRefusedWhereItBreaksARule) {
-  EXPECT_NE(refusal_of("\"version\": 1", "\"version\": 2").find("is of version 2"),
+  EXPECT_NE(refusal_of("\"version\": 2", "\"version\": 3").find("is of version 3"),
             std::string::npos);
   EXPECT_NE(refusal_of("[0, 6, 0, 104]", "[0, 5, 0, 104]").find("from 5 to 6 are missing"),
             std::string::npos);
@@ -90,6 +91,52 @@ TEST(Manifest, IsRefusedWhereItBreaksARule) {
   EXPECT_NE(
       refusal_of("\"seed\": \"1\"", "\"seed\": 1").find("m:6:13: facts must be a text, found 1"),
       std::string::npos);
+}
+
+constexpr const char* kLeft = "[0, 6, 0, 104, [[0, 2], [0, 3]]]";
+constexpr const char* kRight = "[0, 4, 1, 64, [[0, 2], [3, 2]]]";
+
+// A manifest of the two shards in which these are the pieces of "w".
+Manifest with_pieces(const std::string& pieces, int version = 2) {
+  std::string text = to_text(merge(two_shards()));
+  const std::string are = "[0, 6, 0, 104], [6, 4, 1, 64]", of_two = "\"version\": 2";
+  text.replace(text.find(are), are.size(), pieces);
+  text.replace(text.find(of_two), of_two.size(), str("\"version\": ", version));
+  return parse_manifest(signed_text(text), "m");
+}
+
+TEST(Manifest, HasPiecesOfBoxes) {
+  const std::string pieces = str(kLeft, ", ", kRight);
+  const Manifest manifest = with_pieces(pieces);
+  EXPECT_EQ(manifest.find("w", "weight")->pieces[1].box, (Box{{0, 2}, {3, 2}}));
+  EXPECT_NE(to_text(manifest).find(pieces), std::string::npos);
+  EXPECT_EQ(parse_manifest(to_text(manifest), "m"), manifest);
+  // One that is all of the tensor is not said.
+  EXPECT_EQ(with_pieces("[0, 6, 0, 104, [[0, 2], [0, 5]]], [6, 4, 1, 64]"), merge(two_shards()));
+}
+
+TEST(Manifest, IsRefusedWhereABoxBreaksARule) {
+  const auto refusal = [](const std::string& pieces) {
+    return message_of([&] { with_pieces(pieces); });
+  };
+  EXPECT_NE(refusal(str(kLeft, ", [0, 4, 1, 64, [[0, 2], [2, 2]]]"))
+                .find("tensor \"w\", F32[2, 5]: its element [0, 2] is there 2 times"),
+            std::string::npos);
+  EXPECT_NE(refusal(str(kLeft, ", [0, 4, 1, 64, [[0, 2], [3, 3]]]")).find("from 0 to 2"),
+            std::string::npos);
+  EXPECT_NE(refusal(str(kLeft, ", [0, 4, 1, 64, [[0, 2]]]")).find("2 dimensions"),
+            std::string::npos);
+  EXPECT_NE(refusal(str(kLeft, ", [0, 4, 1, 64, [[0, 2], [3]]]")).find("two numbers"),
+            std::string::npos);
+  EXPECT_NE(refusal(str(kLeft, ", [0, 5, 1, 64, [[0, 2], [3, 2]]]")).find("from 0 to 4"),
+            std::string::npos);
+  EXPECT_NE(refusal(str(kLeft, ", [6, 4, 1, 64]")).find("are missing"), std::string::npos);
+}
+
+TEST(Manifest, OfVersionOneHasNoBoxes) {
+  EXPECT_EQ(with_pieces("[0, 6, 0, 104], [6, 4, 1, 64]", 1), merge(two_shards()));
+  const auto with_boxes = [] { with_pieces(str(kLeft, ", ", kRight), 1); };
+  EXPECT_NE(message_of(with_boxes).find("a piece has four numbers"), std::string::npos);
 }
 
 TEST(Manifest, IsOfShardsThatFit) {
