@@ -8,12 +8,14 @@ of Errands.  Needs Linux and the standard library.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 
 import comebacks
@@ -108,6 +110,7 @@ def can_refuse() -> bool:
     return done.returncode == 0
 
 
+@functools.cache
 def tokenizing_python() -> str:
     """A Python that tokenizes; the empty text where there is none."""
     python = support.TORCH_PYTHON
@@ -133,9 +136,24 @@ class Errands(comebacks.ComebackTest):
     Each returns its result, and fails where that is wrong, and no refusal in one line.
     """
 
+    kept: tempfile.TemporaryDirectory | None = None  # What the first of these tests has made.
+
     def prepare(self) -> None:
-        self.tiny = self.training(
-            "errand.json",
+        self.tiny = self.folder / "errand.json"
+        self.python = tokenizing_python()
+        if Errands.kept is None:
+            kept = tempfile.TemporaryDirectory(prefix="penstock-test-")
+            self.make()
+            shutil.copytree(self.folder, kept.name, dirs_exist_ok=True)
+            Errands.kept = kept
+        else:
+            shutil.copytree(Errands.kept.name, self.folder, dirs_exist_ok=True)
+        (self.folder / ".deepspeed_env").write_text(f"{support.MARK}={self.mark}\n")
+
+    def make(self) -> None:
+        self.training(
+            self.tiny.name,
+            data={"path": self.text.name},  # Wherever the folder is copied.
             mesh={"pipe": 2, "data": 1},
             run={"steps": 6},
             checkpoint={"save_interval": 3, "asynchronous": False},
@@ -144,15 +162,13 @@ class Errands(comebacks.ComebackTest):
         self.assert_code(self.train(self.tiny, "--run", "whole"), 0)
         killed = self.train(self.tiny, "--run", "killed", "--inject", "kill:rank=0,step=5")
         self.assert_code(killed, 4)
-        self.prepare_tokenizer()
+        self.make_tokenizer()
         ssh = self.folder / "ssh"
         ssh.write_text(SSH)
         ssh.chmod(0o755)
         (self.folder / "hosts").write_text("one slots=1\ntwo slots=1\n")
-        (self.folder / ".deepspeed_env").write_text(f"{support.MARK}={self.mark}\n")
 
-    def prepare_tokenizer(self) -> None:
-        self.python = tokenizing_python()
+    def make_tokenizer(self) -> None:
         if self.python:
             (self.folder / "tokenizer").mkdir()
             file = self.folder / "tokenizer" / "tokenizer.json"
