@@ -353,6 +353,7 @@ StepResult Executor::run(const StepInputs& inputs) {
   progress.plan.store(plan_.get(), std::memory_order_release);
   std::int32_t index = 0;
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
+  forget_failure();
   impl_->communicator.check_interrupt();
   impl_->keep_up_with_communicator();
   try {
@@ -387,6 +388,8 @@ StepResult Executor::run(const StepInputs& inputs) {
 }
 
 void Executor::fail(std::int32_t index, std::int64_t step) {
+  impl_->progress.leave();
+  impl_->progress.instruction.store(-1, std::memory_order_relaxed);
   for (stage::Stage* stage : impl_->chunks) stage->drop_activations();
   try {
     rethrow_from(where(index, step));

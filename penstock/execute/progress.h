@@ -2,21 +2,39 @@
 //
 // The executor, the Trainer and a run store, the heartbeat thread reads; a few relaxed stores an
 // instruction.  All long work advances the counter: what does not for too long counts as hanging.
-// A process knows all that it has (look_at_all()).
+// A process knows all that it has (look_at_all()), and where an exception has left one.
 // Thread safety: one writer, any readers; the fields need not agree with each other to the instant.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+
+#include "penstock/core/ids.h"
 
 namespace penstock::lower {
 struct Plan;
 }
 
 namespace penstock::execute {
+
+// What a Progress says at one moment.
+struct Position {
+  std::int64_t counter = 0;
+  std::int64_t step = 0;
+  std::string action;        // Text of the instruction's action; empty: between plans.
+  std::optional<Rank> peer;  // The instruction's.
+  const char* phase = "";
+  const char* doing = nullptr;
+  bool waiting = false;
+  bool uses_files = false;
+
+  bool is_busy() const { return waiting || doing != nullptr || !action.empty(); }
+};
 
 struct Progress {
   Progress();
@@ -43,6 +61,9 @@ struct Progress {
     if (arrived) arrived(place);
   }
   void advance() { counter.fetch_add(1, std::memory_order_relaxed); }
+  Position position() const;
+  // An exception leaves the writer's place, which position_of_failure() then has.
+  void leave() const;
   // The plan is about to end: whoever looks at all finds it no more.
   void forget(const lower::Plan* gone);
 };
@@ -50,6 +71,12 @@ struct Progress {
 // Calls `look` with every Progress of this process, the newest last.  None of them ends meanwhile,
 // nor does a plan that one of them has.
 void look_at_all(const std::function<void(std::span<Progress* const>)>& look);
+
+// The position that an exception has left last, of any Progress; absent once work has begun that is
+// not done on behalf of the exception.
+std::optional<Position> position_of_failure();
+// Work begins.
+void forget_failure();
 
 // Marks a wait for a peer or a group.
 class Waiting {
@@ -67,23 +94,33 @@ class Waiting {
 
 enum class Files : std::uint8_t { NotUsed, Used };
 
-// Stores a value for the life of this object.  An exception leaves it: it says where that was.
+// Stores a value for the life of this object.
 template <class Value>
 class Holding {
  public:
   Holding(std::atomic<Value>& place, Value value)
       : place_(place), before_(place.exchange(value, std::memory_order_relaxed)) {}
-  ~Holding() {
-    if (std::uncaught_exceptions() <= exceptions_) {
-      place_.store(before_, std::memory_order_relaxed);
-    }
-  }
+  ~Holding() { place_.store(before_, std::memory_order_relaxed); }
   Holding(const Holding&) = delete;
   Holding& operator=(const Holding&) = delete;
 
  private:
   std::atomic<Value>& place_;
   Value before_;
+};
+
+// Notes the place of an exception that leaves it.
+class Leaving {
+ public:
+  explicit Leaving(const Progress& progress) : progress_(progress) { forget_failure(); }
+  ~Leaving() {
+    if (std::uncaught_exceptions() > exceptions_) progress_.leave();
+  }
+  Leaving(const Leaving&) = delete;
+  Leaving& operator=(const Leaving&) = delete;
+
+ private:
+  const Progress& progress_;
   int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -114,6 +151,7 @@ class Phase {
   Progress& progress_;
   Holding<const char*> name_;
   FilesMark files_;
+  Leaving leaving_{progress_};  // The first to go, as in the next.
 };
 
 // Marks work between plans: "updating parameters".  REQUIRES: `doing` is a string literal.
@@ -131,6 +169,7 @@ class WorkMark {
   Progress& progress_;
   Holding<const char*> doing_;
   FilesMark files_;
+  Leaving leaving_{progress_};
 };
 
 // Marks a wait between plans: "sharing the loss".  REQUIRES: `doing` is a string literal.

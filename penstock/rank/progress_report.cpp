@@ -1,29 +1,17 @@
 #include "penstock/rank/progress_report.h"
 
-#include <iterator>
-
-#include "penstock/lower/plan.h"
-#include "penstock/schedule/action.h"
-
 namespace penstock::rank {
 
-launch::ProgressReport report_of(const execute::Progress& progress) {
-  launch::ProgressReport report{
-      .counter = static_cast<std::uint64_t>(progress.counter.load(std::memory_order_relaxed)),
-      .phase = progress.phase.load(std::memory_order_relaxed),
-      .waiting = progress.waiting.load(std::memory_order_relaxed),
-      .uses_files = progress.uses_files.load(std::memory_order_relaxed)};
-  const std::int64_t step = progress.step.load(std::memory_order_relaxed);
-  if (step > 0) report.step = step;
-  const lower::Plan* plan = progress.plan.load(std::memory_order_acquire);
-  const auto index = progress.instruction.load(std::memory_order_relaxed);
-  const char* doing = progress.doing.load(std::memory_order_relaxed);
-  if (plan != nullptr && index >= 0 && index < std::ssize(plan->instructions)) {
-    const auto& instruction = plan->instructions[static_cast<std::size_t>(index)];
-    report.doing = schedule::to_string(instruction.action);
-    if (report.waiting) report.waiting_for = instruction.peer;
-  } else if (doing != nullptr) {
-    (report.waiting ? report.doing : report.phase) = doing;
+launch::ProgressReport report_of(const execute::Position& position) {
+  launch::ProgressReport report{.counter = static_cast<std::uint64_t>(position.counter),
+                                .phase = position.phase,
+                                .doing = position.action,
+                                .waiting = position.waiting,
+                                .uses_files = position.uses_files};
+  if (position.step > 0) report.step = position.step;
+  if (report.waiting && !position.action.empty()) report.waiting_for = position.peer;
+  if (position.action.empty() && position.doing != nullptr) {
+    (report.waiting ? report.doing : report.phase) = position.doing;
   }
   return report;
 }

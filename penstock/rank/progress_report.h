@@ -11,8 +11,8 @@
 
 namespace penstock::rank {
 
-// Leaves waiting_ms out: a Progress does not tell it.
-launch::ProgressReport report_of(const execute::Progress& progress);
+// Leaves waiting_ms out: a Position does not tell it.
+launch::ProgressReport report_of(const execute::Position& position);
 
 // Tells for how long a rank has waited, by its reports.
 class Patience {

@@ -9,6 +9,7 @@
 #include "penstock/core/text.h"
 #include "penstock/launch/port.h"
 #include "penstock/launch/rank_environment.h"
+#include "penstock/rank/process_presence.h"
 
 namespace penstock::rank {
 namespace {
@@ -81,7 +82,7 @@ std::unique_ptr<comm::Communicator> connect_process(const ProcessOptions& option
 std::unique_ptr<comm::Communicator> connect_process(const launch::LauncherEnvironment& self,
                                                     const ProcessOptions& options,
                                                     std::chrono::milliseconds deadline) {
-  begin_presence();
+  Presence::begin(Program::OfUser).set_phase("meeting the other ranks");
   return comm::connect(rendezvous_of(self, options), deadline, patience_for_first_word(self));
 }
 

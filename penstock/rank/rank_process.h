@@ -5,9 +5,9 @@
 //   auto communicator = rank::connect_process();  // Alone where nothing started it.
 //   train::Trainer trainer({.mesh = {.pipe = communicator->world_size()}}, layers, loss,
 //                          *communicator);
-//   for (...) {
-//     trainer.step(input, target);
-//     if (const auto code = rank::stop_requested()) { save(); return static_cast<int>(*code); }
+//   for (bool is_last = false; !is_last;) {
+//     trainer.words().stop = rank::stop_requested().has_value();
+//     is_last = trainer.step(input, target).words.stop;  // All ranks, where one is asked.
 //   }
 //
 // From then on the launcher sees where it stands, and says why it fails (presence.h).

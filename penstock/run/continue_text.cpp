@@ -18,8 +18,9 @@
 #include "penstock/hugging_face/generation_config.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/partition/partition.h"
+#include "penstock/rank/watch.h"
 #include "penstock/run/from_config.h"
-#include "penstock/run/watch.h"
+#include "penstock/run/telling_others.h"
 #include "penstock/train/handshake.h"
 
 namespace penstock::run {
@@ -232,7 +233,7 @@ class ContinuedText {
   std::int64_t first_layer_ = 0;
   bool takes_last_only_ = false;  // True of a stage that begins behind the last norm.
   comm::Group all_;
-  const Watch watch_{hooks_, progress_};  // The first to go.
+  const rank::Watch watch_{communicator_, progress_, config_.launch};  // The first to go.
 };
 
 }  // namespace

@@ -9,9 +9,10 @@
 
 #include "penstock/config/resolve.h"
 #include "penstock/core/text.h"
+#include "penstock/rank/watch.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/run_checkpoints.h"
-#include "penstock/run/watch.h"
+#include "penstock/run/telling_others.h"
 #include "penstock/run/whole_corpus.h"
 #include "penstock/train/trainer.h"
 
@@ -153,7 +154,7 @@ class Evaluation {
   std::optional<train::Trainer> trainer_;
   comm::Group all_ = communicator_.make_group(communicator_.all_ranks());
   Sum sum_;
-  const Watch watch_{hooks_, progress_};  // The first to go.
+  const rank::Watch watch_{communicator_, progress_, config_.launch};  // The first to go.
 };
 
 }  // namespace

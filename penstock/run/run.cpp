@@ -15,6 +15,7 @@
 #include "penstock/measure/metrics_lines.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/offload/system_memory.h"
+#include "penstock/rank/watch.h"
 #include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
 #include "penstock/run/adapting.h"
@@ -26,9 +27,9 @@
 #include "penstock/run/run_data.h"
 #include "penstock/run/run_files.h"
 #include "penstock/run/saved_model.h"
+#include "penstock/run/telling_others.h"
 #include "penstock/run/text_samples.h"
 #include "penstock/run/timeline.h"
-#include "penstock/run/watch.h"
 #include "penstock/schedule/json.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/handshake.h"
@@ -425,7 +426,7 @@ class Run {
   std::optional<train::StepReport> last_report_;  // Report of a step that this start has taken.
   std::optional<CheckpointError> save_failure_;   // Failure of the last checkpoint.
   ExitCode exit_code_ = ExitCode::Ok;
-  const Watch watch_{hooks_, progress_};  // The first to go.
+  const rank::Watch watch_{communicator_, progress_, config_.launch};  // The first to go.
 };
 
 }  // namespace

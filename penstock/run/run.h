@@ -15,7 +15,6 @@
 #include "penstock/config/read.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
-#include "penstock/execute/progress.h"
 #include "penstock/inject/fault.h"
 #include "penstock/run/run_data.h"
 
@@ -25,9 +24,6 @@ namespace penstock::run {
 struct RunHooks {
   Output& results;   // Takes the model's texts.
   Output& messages;  // Takes what happens meanwhile.
-  // Hears where this rank stands, until the run is over.
-  std::function<void(const execute::Progress& progress)> watch;
-  std::function<void()> unwatch;
   // Failures that the user asks for, and which start of the run this is, from 1.
   std::vector<inject::Fault> faults{};
   std::int64_t start = 1;
