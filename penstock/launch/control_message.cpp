@@ -71,6 +71,7 @@ constexpr const char* kHelloBySignals = "hello, stopped by signals";
 std::string encode_one(const Hello& hello) { return hello.takes_stop ? "hello" : kHelloBySignals; }
 std::string encode_one(const Done&) { return "done"; }
 std::string encode_one(const Bye&) { return "bye"; }
+std::string encode_one(const Gone&) { return "gone"; }
 std::string encode_one(const Abort& abort) { return line({"abort", escape(abort.root_cause)}); }
 
 std::string encode_one(const Stop& stop) {
@@ -190,6 +191,7 @@ std::optional<RankMessage> parse_rank_message(std::string_view line) {
   if (all[0] == kHelloBySignals) message = Hello{.takes_stop = false};
   if (all[0] == "done") message = Done{};
   if (all[0] == "bye") message = Bye{};
+  if (all[0] == "gone") message = Gone{};
   if (all[0] == "progress") message = parse_progress(fields);
   if (all[0] == "error") message = parse_error(fields);
   return fields.finished() ? message : std::nullopt;

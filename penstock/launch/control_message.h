@@ -56,7 +56,12 @@ struct Done {
 struct Bye {
   friend bool operator==(const Bye&, const Bye&) = default;
 };
-using RankMessage = std::variant<Hello, ProgressReport, ErrorReport, Done, Bye>;
+// The process that spoke for the rank has ended without a bye: the launcher finds it out, under a
+// shell for one, which goes on.
+struct Gone {
+  friend bool operator==(const Gone&, const Gone&) = default;
+};
+using RankMessage = std::variant<Hello, ProgressReport, ErrorReport, Done, Bye, Gone>;
 
 // Another rank failed: end now.
 struct Abort {

@@ -11,7 +11,9 @@
 namespace penstock::launch {
 namespace {
 
-enum class Tier : std::uint8_t { Cause, Unexplained, Timeout, LostPeer };
+enum class Tier : std::uint8_t { Cause, Unexplained, Gone, Timeout, LostPeer };
+
+constexpr Ending kWell{Ending::Kind::Exited, 0};
 
 struct Failure {
   Tier tier = Tier::Cause;
@@ -37,11 +39,19 @@ bool is_stop_code(int exit_code) {
 // Whether an exit code has the meaning that it has among penstock's own ranks.
 bool has_own_codes(const RankRecord& record) { return record.said_hello && record.takes_stop; }
 
+// The signal that has killed the rank, or its program: a shell exits with 128 and the signal.
+std::optional<int> killed_by(const RankRecord& record) {
+  const int value = record.ending->value;
+  if (record.ending->kind == Ending::Kind::Signalled) return value;
+  if (record.gone_ms && value > 128 && value <= 128 + 64) return value - 128;
+  return std::nullopt;
+}
+
 std::optional<Tier> tier_of_ending(const RankRecord& record, std::optional<int> stop_signal) {
   const int value = record.ending->value;
-  if (record.ending->kind == Ending::Kind::Signalled) {
-    if (stop_signal == value) return std::nullopt;
-    return value == SIGABRT || value == SIGPIPE ? Tier::Unexplained : Tier::Cause;
+  if (const auto signal = killed_by(record)) {
+    if (stop_signal == signal) return std::nullopt;
+    return signal == SIGABRT || signal == SIGPIPE ? Tier::Unexplained : Tier::Cause;
   }
   const bool stops_itself = has_own_codes(record) && !record.said_bye;
   if (value == 0 || (stop_signal && !stops_itself)) return std::nullopt;
@@ -54,25 +64,44 @@ std::optional<Tier> tier_of_ending(const RankRecord& record, std::optional<int> 
 // reported, and is asked to stop by a signal that it may report as well.
 bool ends_by_report(const RankRecord& record, std::optional<int> stop_signal) {
   if (!record.error || record.takes_stop) return record.error.has_value();
-  const Ending well{Ending::Kind::Exited, 0};
-  return !stop_signal && record.ending && *record.ending != well;
+  if (stop_signal || !record.ending) return false;
+  return record.gone_ms || *record.ending != kWell;
+}
+
+// A rank that has ended as it was asked to: whoever still waits for it has lost no peer.
+bool has_stopped_well(const RankRecord& record) {
+  const auto& ending = record.ending;
+  return ending && ending->kind == Ending::Kind::Exited &&
+         (ending->value == 0 || is_stop_code(ending->value));
+}
+
+bool is_left_by_stop(const Observation& seen, Tier tier) {
+  return seen.stop_signal && !seen.is_own && tier >= Tier::Timeout &&
+         std::ranges::any_of(seen.ranks, has_stopped_well);
 }
 
 std::optional<Failure> failure_of(const Observation& seen, std::size_t rank) {
   const RankRecord& record = seen.ranks[rank];
+  std::optional<Failure> failure;
   if (ends_by_report(record, seen.stop_signal)) {
-    return Failure{tier_of(record.error->exit_code), record.error_ms, rank};
+    failure = Failure{tier_of(record.error->exit_code), record.error_ms, rank};
+  } else if (record.ending) {
+    const auto tier = tier_of_ending(record, seen.stop_signal);
+    if (tier) failure = Failure{*tier, record.ending_ms, rank};
   }
-  if (!record.ending) return std::nullopt;
-  const auto tier = tier_of_ending(record, seen.stop_signal);
-  if (!tier) return std::nullopt;
-  return Failure{*tier, record.ending_ms, rank};
+  if (failure && is_left_by_stop(seen, failure->tier)) return std::nullopt;
+  return failure;
 }
 
 std::vector<Failure> failures_of(const Observation& seen) {
   std::vector<Failure> failures;
   for (std::size_t rank = 0; rank < seen.ranks.size(); ++rank) {
     if (const auto failure = failure_of(seen, rank)) failures.push_back(*failure);
+  }
+  if (failures.empty() || seen.stop_signal) return failures;
+  for (std::size_t rank = 0; rank < seen.ranks.size(); ++rank) {
+    const RankRecord& record = seen.ranks[rank];
+    if (is_gone(record)) failures.push_back({Tier::Gone, *record.gone_ms, rank});
   }
   return failures;
 }
@@ -103,17 +132,18 @@ Verdict verdict_of_report(const RankRecord& record, std::size_t rank) {
   verdict.root_cause = str(rank_text(rank), " failed", where, ": ", message);
   verdict.exit_code = static_cast<int>(report.exit_code);
   const auto& ending = record.ending;  // A program of a user's own has codes of its own.
-  if (!record.takes_stop && ending && ending->kind == Ending::Kind::Exited) {
+  if (!record.takes_stop && ending && *ending != kWell && ending->kind == Ending::Kind::Exited) {
     verdict.exit_code = ending->value;
   }
   return verdict;
 }
 
 Verdict verdict_of_ending(const RankRecord& record, std::size_t rank) {
+  if (!record.ending || *record.ending == kWell) return verdict_of_gone(record, rank);
   Verdict verdict;
   const Ending& ending = *record.ending;
-  if (ending.kind == Ending::Kind::Signalled) {
-    verdict.root_cause = str(rank_text(rank), " was killed by ", signal_name(ending.value));
+  if (const auto signal = killed_by(record)) {
+    verdict.root_cause = str(rank_text(rank), " was killed by ", signal_name(*signal));
     verdict.exit_code = static_cast<int>(ExitCode::PeerLost);
   } else {
     verdict.root_cause = str(rank_text(rank), " exited ", ending.value,
@@ -147,6 +177,7 @@ void add_failure_notes(const Observation& seen, Verdict& verdict) {
   add_rank_notes(seen, verdict, [&](const RankRecord& record) -> std::string {
     if (says_the_same(record)) return "";
     if (record.error) return " then reported: " + first_line(record.error->message);
+    if (is_gone(record)) return kGone + last_seen(record);
     if (!record.answers() || !record.progress.waiting) return "";
     return ": " + describe_position(record, seen.now_ms);
   });

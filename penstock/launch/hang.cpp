@@ -182,9 +182,11 @@ std::optional<Verdict> find_hang(const Observation& seen) {
   if (const auto rank = silent_rank(seen, seen.limits.heartbeat_ms)) return silence(seen, *rank);
   const Limit limit = limit_of(seen);
   if (!stands_still(seen, limit)) return std::nullopt;
-  // A rank that was stopped just now is the reason, though not silent for long yet.
+  // A rank that was stopped just now, or is gone, is the reason, though not silent for long yet.
   const auto rank = silent_rank(seen, 0);
-  if (rank && is_stopped(seen, seen.ranks[*rank])) return silence(seen, *rank);
+  if (rank && (is_stopped(seen, seen.ranks[*rank]) || is_gone(seen.ranks[*rank]))) {
+    return silence(seen, *rank);
+  }
   return verdict_of_standstill(seen, limit);
 }
 

@@ -131,15 +131,21 @@ class Launch {
     stop_ms_ = seen_.now_ms;
     say(str(signal_name(signal), ": stopping after the current step; once more to stop at once"));
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (!seen_.ranks[rank].stops_itself()) processes_.signal(rank, signal);
+      if (!hears_of_stop(rank)) processes_.signal(rank, signal);
     }
+  }
+
+  // Ranks run one program: where one of them stops itself, those that listen are about to.
+  bool hears_of_stop(std::size_t rank) const {
+    return seen_.ranks[rank].answers() &&
+           std::ranges::any_of(seen_.ranks, &RankRecord::stops_itself);
   }
 
   // Tells the ranks to stop, also one that begins to listen later.
   void announce_stop() {
     if (!seen_.stop_signal) return;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (!seen_.ranks[rank].stops_itself() || !knows_of_stop_.insert(rank).second) continue;
+      if (!hears_of_stop(rank) || !knows_of_stop_.insert(rank).second) continue;
       processes_.send(rank, Stop{stop_code()});
     }
   }
@@ -154,13 +160,27 @@ class Launch {
     kill_all();
   }
 
-  // Programs that a signal stops get heartbeat_seconds; the others are held to the hang rules.
+  // Programs that a signal stops get heartbeat_seconds; so do those that never ask, from the end of
+  // one that did.  The others are held to the hang rules.
   bool stop_overdue() const {
-    if (!seen_.stop_signal || seen_.now_ms - stop_ms_ < seen_.limits.heartbeat_ms) return false;
+    if (!seen_.stop_signal) return false;
+    const auto is_late = [&](std::size_t rank) {
+      if (!processes_.alive(rank) || seen_.ranks[rank].stops_itself()) return false;
+      const auto since = knows_of_stop_.contains(rank) ? first_ending_ms() : stop_ms_;
+      return since && seen_.now_ms - *since >= seen_.limits.heartbeat_ms;
+    };
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (processes_.alive(rank) && !seen_.ranks[rank].stops_itself()) return true;
+      if (is_late(rank)) return true;
     }
     return false;
+  }
+
+  std::optional<std::int64_t> first_ending_ms() const {
+    std::optional<std::int64_t> first;
+    for (const RankRecord& rank : seen_.ranks) {
+      if (rank.ending) first = std::min(first.value_or(rank.ending_ms), rank.ending_ms);
+    }
+    return first;
   }
 
   // A rank of penstock's that was not yet ready for the signal has ended by it: the others would

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -48,6 +47,7 @@ Channel make_channel() {
     throw ConfigError(str("cannot start a rank: socketpair: ", std::strerror(errno)),
                       {"the limit of open files: ulimit -n"});
   }
+  name_senders(ends[0]);
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
@@ -122,6 +122,7 @@ void RankProcesses::start(const std::string& program, int rank, const RankVariab
   processes_.push_back(start_process(process));
   guard_.watch(processes_.back().pid);
   channels_.push_back(std::move(channel.launcher_end));
+  speakers_.emplace_back();
   streams_.push_back({std::move(output.reading), std::move(errors.reading)});
   seen_.ranks.emplace_back();
   seen_.ranks.back().pid = processes_.back().pid;
@@ -133,6 +134,9 @@ void RankProcesses::wait(std::vector<pollfd> others) const {
   int timeout_ms = kTickMs;
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (channels_[rank]) wanted.push_back({channels_[rank].get(), POLLIN, 0});
+    if (speakers_[rank].descriptor() >= 0) {
+      wanted.push_back({speakers_[rank].descriptor(), POLLIN, 0});
+    }
     if (processes_[rank].pidfd) {
       wanted.push_back({processes_[rank].pidfd.get(), POLLIN, 0});
     } else if (alive(rank)) {
@@ -147,17 +151,27 @@ void RankProcesses::hear() {
 }
 
 void RankProcesses::hear_one(std::size_t rank) {
+  RankRecord& record = seen_.ranks[rank];
+  Speaker& speaker = speakers_[rank];
+  const bool had_channel = static_cast<bool>(channels_[rank]);
+  bool is_all_said = speaker.has_ended();
   for (int i = 0; i < kMessagesPerTick && channels_[rank]; ++i) {
-    std::array<char, kMessageBytesMax + 1> buffer;  // A longer message is cut, and unreadable.
-    const ssize_t size = ::recv(channels_[rank].get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (size <= 0) {
+    const auto spoken = receive(channels_[rank].get(), kMessageBytesMax);
+    if (!spoken) break;
+    if (spoken->line.empty()) {
       channels_[rank].reset();
-      // A program of a user's own has become another one.
-      if (!seen_.ranks[rank].takes_stop) enter(rank, encode(RankMessage(Bye{})));
-    } else {
-      enter(rank, {buffer.data(), static_cast<std::size_t>(size)});
+      is_all_said = true;
+      break;
     }
+    if (spoken->pid != processes_[rank].pid && spoken->pid > 0) speaker.is(spoken->pid);
+    enter(rank, spoken->line);
+  }
+  if (record.said_bye) speaker.forget();
+  if (is_all_said && speaker.has_ended()) {
+    speaker.forget();
+    enter(rank, encode(RankMessage(Gone{})));
+  } else if (had_channel && !channels_[rank] && !record.takes_stop) {
+    enter(rank, encode(RankMessage(Bye{})));  // A program of a user's own has become another one.
   }
 }
 
@@ -174,7 +188,8 @@ void RankProcesses::enter(std::size_t rank, std::string_view line) {
 void RankProcesses::bury() {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (!alive(rank) || !has_ended(processes_[rank].pid)) continue;
-    hear();  // Whatever was said before this death is older than it.
+    hear();                    // Whatever was said before this death is older than it.
+    speakers_[rank].forget();  // It ends with the rank, if it has not.
     seen_.ranks[rank].ending = kill_and_reap(rank);
     seen_.ranks[rank].ending_ms = seen_.now_ms;
     --alive_count_;

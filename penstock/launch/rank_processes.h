@@ -16,6 +16,7 @@
 #include "penstock/launch/process.h"
 #include "penstock/launch/rank_environment.h"
 #include "penstock/launch/ranks.h"
+#include "penstock/launch/speaker.h"
 #include "penstock/launch/verdict.h"
 
 namespace penstock::launch {
@@ -69,6 +70,7 @@ class RankProcesses : public Ranks {
   Guard guard_;
   std::vector<Process> processes_;  // Processes by rank; the next are by rank, too.
   std::vector<FileDescriptor> channels_;
+  std::vector<Speaker> speakers_;  // Speakers that are not the rank's own process.
   std::vector<Streams> streams_;
   std::uint16_t master_port_ = 0;
   std::size_t alive_count_ = 0;

@@ -61,10 +61,13 @@ bool is_stopped(const Observation& seen, const RankRecord& record) {
   return state == 'T' || state == 't';
 }
 
+bool is_gone(const RankRecord& record) { return record.gone_ms && !record.error; }
+
 std::optional<std::size_t> silent_rank(const Observation& seen, std::int64_t limit_ms) {
   std::optional<std::size_t> found;
   const auto order = [&](std::size_t rank) {
-    return std::tuple(!is_stopped(seen, seen.ranks[rank]), seen.ranks[rank].heard_ms);
+    const RankRecord& record = seen.ranks[rank];
+    return std::tuple(!is_stopped(seen, record), !is_gone(record), record.heard_ms);
   };
   for (std::size_t rank = 0; rank < seen.ranks.size(); ++rank) {
     if (!is_silent(seen, seen.ranks[rank], limit_ms)) continue;
@@ -83,8 +86,16 @@ std::string process_text(const Observation& seen, const RankRecord& record) {
 
 }  // namespace
 
+Verdict verdict_of_gone(const RankRecord& record, std::size_t rank) {
+  return {.rank = Rank(rank),
+          .root_cause = str(rank_text(rank), kGone, last_seen(record)),
+          .notes = {"it was killed, or it called _exit(); the shell that ran it went on"},
+          .exit_code = static_cast<int>(ExitCode::PeerLost)};
+}
+
 Verdict verdict_of_silence(const Observation& seen, std::size_t rank) {
   const RankRecord& record = seen.ranks[rank];
+  if (record.gone_ms) return verdict_of_gone(record, rank);
   Verdict verdict;
   verdict.rank = Rank(rank);
   verdict.exit_code = static_cast<int>(ExitCode::Hang);
@@ -95,11 +106,16 @@ Verdict verdict_of_silence(const Observation& seen, std::size_t rank) {
 }
 
 void enter_message(RankRecord& record, const RankMessage& message, std::int64_t now_ms) {
+  if (std::holds_alternative<Gone>(message)) {
+    record.gone_ms = now_ms;
+    return;
+  }
   record.heard_ms = now_ms;
   if (const auto* hello = std::get_if<Hello>(&message)) {
     record.said_hello = true;
     record.takes_stop = hello->takes_stop;
     record.said_bye = record.done = false;  // A second client of one process begins anew.
+    record.gone_ms.reset();
     record.advanced_ms = now_ms;
   } else if (std::holds_alternative<Bye>(message)) {
     record.said_bye = true;

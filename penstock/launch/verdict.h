@@ -8,8 +8,9 @@
 //   1. an error report with a cause of its own, or a death by a signal;
 //   2. an unexplained exit, SIGABRT or SIGPIPE, or a report without a cause (code 1): these also
 //      happen to ranks that stumble over another's death;
-//   3. a rank that stopped answering, when all others only report that they waited;
-//   4. a report of a timeout (code 5), then of a lost peer (code 4).
+//   3. a program that ended without a word, under a shell that went on: no failure of itself;
+//   4. a rank that stopped answering, when all others only report that they waited;
+//   5. a report of a timeout (code 5), then of a lost peer (code 4).
 // Root cause of a hang:
 //   1. a rank that said hello and is silent for the heartbeat: a stopped one first;
 //   2. no rank advanced for the longest of the ranks' limits: the ranks that wait for nobody, else
@@ -45,6 +46,8 @@ struct RankRecord {
   std::int64_t unreadable = 0;   // Messages that do not follow the grammar.
   std::optional<ErrorReport> error{};
   std::int64_t error_ms = 0;
+  // When its program ended without a word, whose shell goes on; absent: it has not.
+  std::optional<std::int64_t> gone_ms{};
   std::optional<Ending> ending{};
   std::int64_t ending_ms = 0;
 

@@ -28,7 +28,7 @@ ErrorReport some_error() {
 
 TEST(ControlMessage, ParseIsTheInverseOfEncode) {
   const std::vector<RankMessage> messages{
-      Hello{},      Hello{.takes_stop = false}, Done{},       Bye{}, some_progress(),
+      Hello{},      Hello{.takes_stop = false}, Done{},       Bye{}, Gone{}, some_progress(),
       some_error(), ProgressReport{},           ErrorReport{}};
   for (const RankMessage& message : messages) {
     EXPECT_EQ(parse_rank_message(encode(message)), message) << encode(message);

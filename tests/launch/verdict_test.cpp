@@ -218,6 +218,45 @@ TEST_F(Failures, AProgramsCodesAreItsOwn) {
             "rank 1 exited 75 without a report; last seen at step 12, instruction 1F3 [75]");
 }
 
+// A shell that runs a program goes on when that is killed.
+TEST_F(Failures, AProgramThatEndedWithoutAWordIsTheCauseOfLostPeers) {
+  for (int r : {0, 1}) enter_message(rank(r), Hello{.takes_stop = false}, 10'000);
+  enter_message(rank(1), Gone{}, 10'050);
+  exits(1, 10'060, 0);
+  EXPECT_EQ(failure(), "none");  // It may have called _exit(0) at its end.
+  fails(0, 10'100, ExitCode::PeerLost, "rank 1 is gone");
+  enter_message(rank(0), Gone{}, 10'110);
+  exits(0, 10'120, 0);
+  EXPECT_EQ(failure(),
+            "rank 1's program ended without a word; last seen at step 12, instruction 1F3 [4]");
+}
+
+TEST_F(Failures, AShellTellsWhatKilledItsProgram) {
+  enter_message(rank(1), Hello{.takes_stop = false}, 10'000);
+  enter_message(rank(1), Gone{}, 10'050);
+  exits(1, 10'060, 128 + SIGKILL);
+  EXPECT_EQ(failure(), "rank 1 was killed by SIGKILL; last seen at step 12, instruction 1F3 [4]");
+}
+
+TEST_F(Failures, AProgramThatIsStartedAgainIsNotGone) {
+  enter_message(rank(1), Gone{}, 10'050);
+  enter_message(rank(1), Hello{.takes_stop = false}, 10'100);
+  fails(0, 10'100, ExitCode::PeerLost, "rank 1 is gone");
+  EXPECT_EQ(failure(), "rank 0 failed at step 12, instruction 1B3: rank 1 is gone [4]");
+}
+
+// Ranks of a user's program hear of a stop one after the other.
+TEST_F(Failures, WhoeverWaitsForARankThatWasStoppedHasLostNoPeer) {
+  seen.is_own = false;
+  seen.stop_signal = SIGINT;
+  fails(0, 10'100, ExitCode::PeerLost, "rank 1 is gone");
+  EXPECT_NE(failure(), "none");
+  exits(1, 10'100, 130);
+  EXPECT_EQ(failure(), "none");
+  fails(2, 10'100, ExitCode::Checkpoint, "disk full");
+  EXPECT_NE(failure(), "none");
+}
+
 // A program that a signal stops ends as it likes; one that is asked on its channel, in good order.
 TEST_F(Failures, AfterAStopHowAProgramEndsThatTakesNone) {
   seen.stop_signal = SIGTERM;

@@ -133,6 +133,35 @@ class OfCpp(Faults, ProcessTest):
         self.assert_code(result, 0)
         self.assertEqual(result.out.count("copied"), 2)
 
+    def test_all_end_alike_where_one_alone_has_asked_whether_to_stop(self) -> None:
+        launch = [PENSTOCK, "launch", "--nproc", 2, "--"]
+        started = self.start(*launch, *self.words(), "uneven")
+        started.await_text("rank 0 has asked")
+        started.process.send_signal(signal.SIGINT)
+        result = started.wait()
+        self.assert_code(result, 130)
+        self.assertIn("stopped by SIGINT", result.err)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} ends in good order", result.out)
+
+    def test_a_program_that_is_killed_under_a_shell_is_the_cause(self) -> None:
+        launch = [PENSTOCK, "launch", "--nproc", 2, "--heartbeat", 1, "--"]
+        for rest in ("echo gone on", "sleep 60"):
+            result = self.run_words(*launch, "sh", "-c", f"{self.words()[0]} kill; {rest}")
+            cause = support.root_causes(result.err)
+            self.assertEqual(len(cause), 1, result.err)
+            self.assertRegex(cause[0], r"rank 1's program ended without a word; .*step \d")
+            self.assert_code(result, 4)
+            self.assert_nothing_left()
+
+    def test_an_exception_that_was_caught_is_no_place_any_more(self) -> None:
+        result = self.launched("catch", heartbeat=1)
+        self.assert_code(result, 4)
+        self.assertRegex(
+            result.err,
+            r"rank 1 was killed by SIGKILL; last seen at the program's own code after step 15",
+        )
+
     def test_a_signal_stops_who_does_not_ask(self) -> None:
         result = self.stopped("none")
         self.assert_code(result, 75)
