@@ -12,7 +12,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/exception_text.h"
-#include "penstock/execute/mailbox.h"
+#include "penstock/execute/handed_values.h"
 #include "penstock/execute/stand_ins.h"
 
 namespace penstock::execute {
@@ -43,6 +43,31 @@ bool share_storage(const at::Tensor& a, const nn::Values& values) {
   return std::ranges::any_of(values, [&](const at::Tensor& b) { return share_storage(a, b); });
 }
 
+double loss_factor(const Instruction& instruction, const StepInputs& step) {
+  if (step.loss_factors.empty()) return 1.0;
+  return step.loss_factors[instruction.action.microbatch->index()];
+}
+
+bool is_final(const StepInputs& step) { return step.accumulation == Accumulation::Ends; }
+
+// A step has what its plan was made for.
+void check(const lower::Plan& plan, const StepInputs& step) {
+  const auto check_count = [&](std::size_t count, const char* what) {
+    if (count == static_cast<std::size_t>(plan.microbatches)) return;
+    throw Error(str("the plan has ", plan.microbatches, " microbatches, the step has ", what,
+                    " of ", count));
+  };
+  if (plan.has_first_stage) check_count(step.inputs.size(), "inputs");
+  if (!plan.has_last_stage || !step.loss) return;
+  check_count(step.targets.size(), "targets");
+  if (!step.loss_factors.empty()) check_count(step.loss_factors.size(), "loss factors");
+}
+
+void say_ran(const Progress& progress, const Instruction& instruction) {
+  if (!progress.ran || instruction.kind == Kind::AwaitSend) return;
+  progress.ran(schedule::to_string(instruction.action));
+}
+
 }  // namespace
 
 struct Executor::Impl {
@@ -62,9 +87,7 @@ struct Executor::Impl {
   }
 
   void begin_anew() {
-    mailbox.emplace(plan, communicator, progress, device);
-    const auto cells = chunks.size() * static_cast<std::size_t>(plan.microbatches);
-    for (auto* values : {&outputs, &handed_over, &input_gradients}) values->assign(cells, {});
+    values.emplace(plan, communicator, progress, device);
     stand_ins.begin_anew();
   }
 
@@ -75,42 +98,25 @@ struct Executor::Impl {
     begin_anew();
   }
 
-  std::size_t cell(std::int32_t chunk, const schedule::Action& action) const {
-    return static_cast<std::size_t>(chunk) * static_cast<std::size_t>(plan.microbatches) +
-           action.microbatch->index();
-  }
-
   StageHooks& hook(const Instruction& instruction) {
     return *hooks[static_cast<std::size_t>(instruction.chunk)];
   }
 
-  // The chunk of this rank that holds the stage `offset` from the instruction's.
-  std::int32_t neighbour(const Instruction& instruction, std::int32_t offset) const {
-    for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
-      if (plan.chunks[chunk].value == instruction.action.stage.value + offset) {
-        return static_cast<std::int32_t>(chunk);
-      }
-    }
-    PENSTOCK_CHECK(false, lower::to_string(instruction), " has no neighbour here");
-    return 0;
+  nn::Values forward_inputs(const Instruction& instruction, const StepInputs& step) {
+    if (instruction.from != Route::Batch) return values->take_inputs(instruction);
+    return nn::on_device(step.inputs[instruction.action.microbatch->index()], device);
   }
 
-  nn::Values forward_inputs(const Instruction& instruction, const StepInputs& step) {
-    switch (instruction.from) {
-      case Route::Batch:
-        return nn::on_device(step.inputs[instruction.action.microbatch->index()], device);
-      case Route::Local:
-        return std::move(handed_over[cell(instruction.chunk, instruction.action)]);
-      case Route::Message:
-        return mailbox->take(instruction);
-    }
-    return {};
+  nn::Values backward_gradients(const Instruction& instruction, const StepInputs& step) {
+    if (instruction.from != Route::Batch) return values->take_gradients(instruction);
+    return at::full({}, loss_factor(instruction, step),
+                    result.losses[instruction.action.microbatch->index()].options());
   }
 
   // A stage may hand back an input, or a view of it.  A receive buffer is used again while the
   // value is still needed, so it must not leave the stage; nor must a weight that may go.
-  void own(nn::Values& values, const nn::Values& inputs, const Instruction& instruction) {
-    for (at::Tensor& value : values) {
+  void own(nn::Values& made, const nn::Values& inputs, const Instruction& instruction) {
+    for (at::Tensor& value : made) {
       const bool is_in_buffer = instruction.from == Route::Message && share_storage(value, inputs);
       if (!is_in_buffer && !hook(instruction).is_weight(value)) continue;
       const bool requires_grad = value.requires_grad();
@@ -130,35 +136,11 @@ struct Executor::Impl {
     }
     nn::Values results = stage.forward(microbatch, inputs, keep_graph);
     own(results, inputs, instruction);
-    switch (instruction.to) {
-      case Route::Batch:
-        result.outputs[microbatch.index()] = std::move(results);
-        return;
-      case Route::Local:
-        handed_over[cell(neighbour(instruction, +1), instruction.action)] = std::move(results);
-        return;
-      case Route::Message:
-        outputs[cell(instruction.chunk, instruction.action)] = std::move(results);
-        return;
+    if (instruction.to == Route::Batch) {
+      result.outputs[microbatch.index()] = std::move(results);
+    } else {
+      values->hand_outputs(instruction, std::move(results));
     }
-  }
-
-  static double loss_factor(const Instruction& instruction, const StepInputs& step) {
-    if (step.loss_factors.empty()) return 1.0;
-    return step.loss_factors[instruction.action.microbatch->index()];
-  }
-
-  nn::Values backward_gradients(const Instruction& instruction, const StepInputs& step) {
-    switch (instruction.from) {
-      case Route::Batch:
-        return at::full({}, loss_factor(instruction, step),
-                        result.losses[instruction.action.microbatch->index()].options());
-      case Route::Local:
-        return std::move(input_gradients[cell(instruction.chunk, instruction.action)]);
-      case Route::Message:
-        return mailbox->take(instruction);
-    }
-    return {};
   }
 
   void backward(const Instruction& instruction, const nn::Values& gradients,
@@ -173,17 +155,8 @@ struct Executor::Impl {
     whole ? hook(instruction).after_backward(number)
           : hook(instruction).after_backward_input(number);
     own(of_inputs, gradients, instruction);
-    switch (instruction.to) {
-      case Route::Batch:
-        return;
-      case Route::Local:
-        input_gradients[cell(neighbour(instruction, -1), instruction.action)] =
-            std::move(of_inputs);
-        return;
-      case Route::Message:
-        input_gradients[cell(instruction.chunk, instruction.action)] = std::move(of_inputs);
-        return;
-    }
+    if (instruction.to == Route::Batch) return;
+    values->hand_gradients(instruction, std::move(of_inputs));
   }
 
   void backward_weight(const Instruction& instruction, const StepInputs& step) {
@@ -197,30 +170,6 @@ struct Executor::Impl {
     if (instruction.last && is_final(step)) {
       hook(instruction).before_last_backward(step.gradient_divisor);
     }
-  }
-
-  static bool is_final(const StepInputs& step) { return step.accumulation == Accumulation::Ends; }
-
-  std::int64_t send(const Instruction& instruction) {
-    const bool forward = instruction.action.op == schedule::Op::SendForward;
-    auto& values = forward ? outputs : input_gradients;
-    nn::Values& place = values[cell(instruction.chunk, instruction.action)];
-    const std::int64_t bytes = mailbox->send(instruction, place);
-    place.clear();
-    return bytes;
-  }
-
-  // A step has what its plan was made for.
-  void check(const StepInputs& step) const {
-    const auto check_count = [&](std::size_t count, const char* what) {
-      if (count == static_cast<std::size_t>(plan.microbatches)) return;
-      throw Error(str("the plan has ", plan.microbatches, " microbatches, the step has ", what,
-                      " of ", count));
-    };
-    if (plan.has_first_stage) check_count(step.inputs.size(), "inputs");
-    if (!plan.has_last_stage || !step.loss) return;
-    check_count(step.targets.size(), "targets");
-    if (!step.loss_factors.empty()) check_count(step.loss_factors.size(), "loss factors");
   }
 
   template <class Layers>
@@ -245,9 +194,9 @@ struct Executor::Impl {
   template <class Taken>
   nn::Values take(const Taken& taken, Ran& ran) {
     const std::scoped_lock lock(taking);
-    nn::Values values = taken();
+    nn::Values there = taken();
     ran.ready_ns = now_ns();
-    return values;
+    return there;
   }
 
   Ran perform(const Instruction& instruction, const StepInputs& step) {
@@ -269,13 +218,13 @@ struct Executor::Impl {
         compute(instruction, [&] { backward_weight(instruction, step); });
         break;
       case Kind::Send:
-        ran.bytes = send(instruction);
+        ran.bytes = values->send(instruction);
         break;
       case Kind::Receive:
-        mailbox->receive(instruction);
+        values->mailbox().receive(instruction);
         break;
       case Kind::AwaitSend:
-        mailbox->await(instruction);
+        values->mailbox().await(instruction);
         break;
       case Kind::ReduceGradients:
         if (is_final(step)) hook(instruction).reduce(instruction.action.microbatch);
@@ -290,16 +239,11 @@ struct Executor::Impl {
     return ran;
   }
 
-  void say_ran(const Instruction& instruction) const {
-    if (!progress.ran || instruction.kind == Kind::AwaitSend) return;
-    progress.ran(schedule::to_string(instruction.action));
-  }
-
   void finish(const StepInputs& step) {
     progress.instruction.store(-1, std::memory_order_relaxed);
     {
       const WaitMark wait(progress, "finishing sends");
-      mailbox->finish();
+      values->mailbox().finish();
     }
     if (!is_final(step)) return;
     const WaitMark wait(progress, "summing gradients over replicas");
@@ -313,16 +257,11 @@ struct Executor::Impl {
   comm::Communicator& communicator;
   Progress& progress;
   c10::Device device;
-  std::int64_t age;  // Age of the communicator in which what follows was made.
-  std::optional<Mailbox> mailbox;
+  std::int64_t age;  // Age of the communicator in which the next was made.
+  std::optional<HandedValues> values;
   std::mutex taking;
   StandIns stand_ins;
   StepResult result;
-  // The next three: tuples by chunk and microbatch.
-  std::vector<nn::Values> outputs;      // Outputs to send on.
-  std::vector<nn::Values> handed_over;  // Inputs made by the stage before, on this rank.
-  // Gradients to send back, or, local, of this chunk's outputs.
-  std::vector<nn::Values> input_gradients;
 };
 
 Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
@@ -357,21 +296,21 @@ StepResult Executor::run(const StepInputs& inputs) {
   impl_->communicator.check_interrupt();
   impl_->keep_up_with_communicator();
   try {
-    impl_->check(inputs);
+    check(*plan_, inputs);
     for (stage::Stage* stage : impl_->chunks) stage->begin_step(inputs.place);
-    impl_->mailbox->begin(inputs.inputs);
+    impl_->values->mailbox().begin(inputs.inputs);
     for (const Instruction& instruction : plan_->instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
       if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
       if (recording_) {
         Event event = begin_event(index);
         impl_->execute(instruction, inputs, &event);
-        impl_->say_ran(instruction);
+        say_ran(progress, instruction);
         event.end_ns = now_ns();
         events_.push_back(event);
       } else {
         impl_->execute(instruction, inputs, nullptr);
-        impl_->say_ran(instruction);
+        say_ran(progress, instruction);
       }
       progress.counter.fetch_add(1, std::memory_order_relaxed);
       ++index;
