@@ -7,14 +7,12 @@
 #include <optional>
 #include <string>
 
-#include "penstock/config/resolve.h"
 #include "penstock/core/text.h"
 #include "penstock/rank/watch.h"
-#include "penstock/run/from_config.h"
+#include "penstock/run/configured_trainer.h"
 #include "penstock/run/run_checkpoints.h"
 #include "penstock/run/telling_others.h"
 #include "penstock/run/whole_corpus.h"
-#include "penstock/train/trainer.h"
 
 namespace penstock::run {
 namespace {
@@ -35,17 +33,15 @@ class Evaluation {
              const RunHooks& hooks, ResultForm form)
       : config_(read.config),
         communicator_(communicator),
-        device_(device),
         hooks_(hooks),
         form_(form),
-        mesh_(config::resolve_mesh(config_.mesh, communicator.world_size())),
-        batch_(config::resolve_batch(config_.batch, mesh_)) {}
+        trained_(config_, communicator, device, progress_) {}
 
   ExitCode go() {
     open();
     build();
     const ExitCode code = evaluate();
-    if (code == ExitCode::Ok && is_root()) tell();
+    if (code == ExitCode::Ok && trained_.is_root()) tell();
     const Phase leaving(progress_, "leaving");
     const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
     communicator_.barrier("end");
@@ -53,37 +49,28 @@ class Evaluation {
   }
 
  private:
-  bool is_root() const { return communicator_.rank().value == 0; }
-
   void open() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
-    model_ = model_of(config_);
-    corpus_.emplace(config_, model_);
+    trained_.read_model();
+    corpus_.emplace(config_, trained_.model());
   }
 
   void build() {
     const Phase building(progress_, "building the model");
-    train::TrainerOptions options = options_of(config_, mesh_, batch_);
-    options.device = device_;
-    options.progress = &progress_;
-    options.facts = facts();
-    options.loss_scale = train::LossScale::tokens();
-    trainer_.emplace(options, model_.layers, model_.loss, communicator_);
+    trained_.build(corpus_->facts(), train::LossScale::tokens());
     const auto say = [this](const std::string& text) {
-      if (is_root()) hooks_.messages.write(str("penstock: ", text, "\n"));
+      if (trained_.is_root()) hooks_.messages.write(str("penstock: ", text, "\n"));
     };
-    RunCheckpoints checkpoints(config_, *trainer_, communicator_, progress_, options.facts, say,
-                               [](const measure::RunEvent& /*event*/) {});
+    RunCheckpoints checkpoints(config_, trained_.trainer(), communicator_, progress_,
+                               trained_.facts(), say, [](const measure::RunEvent& /*event*/) {});
     checkpoints.resume();
     if (config_.checkpoint.resume.empty() || checkpoints.resumed()) return;
     throw ConfigError("evaluate: there is no checkpoint to evaluate");
   }
 
-  train::Facts facts() const { return facts_of(config_) + model_.facts + corpus_->facts(); }
-
   ExitCode evaluate() {
     const Phase evaluating(progress_, "evaluating");
-    const std::int64_t batch = batch_.train_batch_size;
+    const std::int64_t batch = trained_.batch_size();
     for (std::int64_t first = 0; first < corpus_->samples(); first += batch) {
       if (const auto code = stop_of_any()) return *code;
       add(first);
@@ -105,16 +92,15 @@ class Evaluation {
   // The samples of a batch of all replicas, from number `first` on.
   void add(std::int64_t first) {
     const train::LossScale scale = train::LossScale::tokens();
-    const Batch all = corpus_->read(first, batch_.train_batch_size);
-    const double tokens = scale.weight(static_cast<double>(batch_.train_batch_size), all.target);
+    const Batch all = corpus_->read(first, trained_.batch_size());
+    const double tokens = scale.weight(static_cast<double>(trained_.batch_size()), all.target);
     if (tokens == 0) return;  // Zero on every rank alike.
-    const std::int64_t mine = batch_.train_batch_size / mesh_.size(mesh::Role::OtherSamples);
-    const std::int64_t begin = trainer_->rank_model().groups().other_samples.here * mine;
-    const double loss = trainer_->evaluate(all.input.slice(0, begin, begin + mine),
-                                           all.target.slice(0, begin, begin + mine));
+    const std::int64_t begin = trained_.first_sample(), end = begin + trained_.samples();
+    const double loss = trained_.trainer().evaluate(all.input.slice(0, begin, end),
+                                                    all.target.slice(0, begin, end));
     if (!std::isfinite(loss)) {
       throw NumericsError(str("the loss of samples ", first, " to ",
-                              std::min(first + batch_.train_batch_size, corpus_->samples()) - 1,
+                              std::min(first + trained_.batch_size(), corpus_->samples()) - 1,
                               " is ", shortest(loss)));
     }
     sum_.loss += tokens * loss;
@@ -143,15 +129,11 @@ class Evaluation {
 
   const config::Config& config_;
   comm::Communicator& communicator_;
-  c10::Device device_;
   const RunHooks& hooks_;
   ResultForm form_;
-  mesh::Shape mesh_;
-  config::Batch batch_;
   execute::Progress progress_;
-  Model model_;
+  ConfiguredTrainer trained_;
   std::optional<WholeCorpus> corpus_;
-  std::optional<train::Trainer> trainer_;
   comm::Group all_ = communicator_.make_group(communicator_.all_ranks());
   Sum sum_;
   const rank::Watch watch_{communicator_, progress_, config_.launch};  // The first to go.
