@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(Path(__file__).parent))  # For what tests share, such as ranks.py.
+# For what tests share: ranks.py, support.py.
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/process")]
 
 
 @pytest.fixture
