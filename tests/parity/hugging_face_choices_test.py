@@ -4,6 +4,7 @@ texts on the way.
 
 Usage: hugging_face_choices_test.py PENSTOCK, run by a Python that has torch.
 Skipped, with exit code 77 and the reason, where transformers is not installed.
+Takes over 10 s: it imports transformers, and starts many runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Input that is wrong: the exit code, and that the message says what, where and what is allowed.
 
 Needs the standard library only.
+Takes over 10 s: many commands, half of which start ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`penstock checkpoint export` of real runs.  Standard library only.
 
 That other tools open an export is a test where PENSTOCK_TORCH_PYTHON has safetensors.
+Takes over 10 s: runs of four ranks, whose checkpoints are exported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checkpoints by real processes: runs that die, are stopped, and go on.  Standard library only."""
+"""Checkpoints by real processes: runs that die, are stopped, and go on.
+
+Takes over 10 s: many runs of four ranks, and each rank loads torch.  Standard library only.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`penstock evaluate`: the same loss in every layout, what it counts, and bad input.
 
 Standard library only.
+Takes over 10 s: one evaluation for each layout, and each rank loads torch.
 """
 
 from __future__ import annotations

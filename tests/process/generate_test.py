@@ -1,6 +1,7 @@
 """`penstock generate`: the same tokens through every pipeline, and bad input.
 
 That they are the right ones is tests/parity/generate_test.py's to say.  Standard library only.
+Takes over 10 s: one text for each pipeline, and each rank loads torch.
 """
 
 from __future__ import annotations

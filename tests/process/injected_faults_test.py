@@ -1,4 +1,7 @@
-"""Failures that a user asks for, and runs that go on with fewer ranks.  Standard library only."""
+"""Failures that a user asks for, and runs that go on with fewer ranks.
+
+Takes over 10 s: many runs of four ranks, and each rank loads torch.  Standard library only.
+"""
 
 from __future__ import annotations
 

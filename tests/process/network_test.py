@@ -1,4 +1,7 @@
-"""A network that fails under a run on two hosts; network_soak.py does it many times."""
+"""A network that fails under a run on two hosts; network_soak.py does it many times.
+
+Takes over 10 s: ranks that cannot reach each other end by their deadlines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a run leaves for its user, and what the programs print.  Needs the standard library only."""
+"""What a run leaves for its user, and what the programs print.  Needs the standard library only.
+
+Takes over 10 s: many runs of four ranks, and each rank loads torch.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Programs of users' own under `penstock launch`: watched as the ranks of `penstock train` are.
 
 Of C++ (tests/rank/own_program.cpp), and of Python where PENSTOCK_TORCH_PYTHON has the package.
+Takes over 10 s: runs of programs that load torch, and of Python that imports it.
 """
 
 from __future__ import annotations

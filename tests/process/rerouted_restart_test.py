@@ -1,4 +1,7 @@
-"""Runs that lose ranks for good and keep the others in their places.  Standard library only."""
+"""Runs that lose ranks for good and keep the others in their places.
+
+Takes over 10 s: runs that are started again after lost ranks.  Standard library only.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`penstock run`: ranks on several hosts.  A stand-in for ssh makes this machine each of them.
 
 ssh_test.py does the same with sshd, on two network namespaces.  Needs the standard library.
+Takes over 10 s: runs through several launchers, some of which wait for a silent host.
 """
 
 from __future__ import annotations
