@@ -1,9 +1,10 @@
 # The one door: every target sets up what it needs, so each works in a fresh clone.
 #
-# JOBS compilers run at once (default: what cores and memory allow), and tests that keep TEST_JOBS
-# cores busy (default: all).
+# JOBS compilers run at once (default: what cores and memory allow), and TEST_JOBS tests (default:
+# three for two cores, because tests of several processes wait for each other).
 JOBS ?= $(shell ./setup.sh --jobs)
-TEST_JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+CORES = $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+TEST_JOBS ?= $(shell echo $$((($(CORES) * 3 + 1) / 2)))
 PREFIX ?= /usr/local
 PYTHON ?= python3
 # The Python that setup.sh found or made torch in; empty before `setup` has run.

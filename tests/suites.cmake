@@ -36,7 +36,7 @@ endfunction()
 function(penstock_suite name filter suite)
   set(processors 1)
   if(busy AND suite MATCHES "${busy}")
-    set(processors 4)  # All cores, where there are fewer: ctest knows how many it may use.
+    set(processors 2)  # Ranks wait for each other: four threads seldom keep more busy.
   endif()
   # A child that is to die starts anew: a fork would lack the threads of the cases before it.
   add_test(${name} ${program} --gtest_filter=${filter} --gtest_death_test_style=threadsafe)

@@ -85,8 +85,8 @@ class SuitesTest(unittest.TestCase):
         tests = self.listed()
         expected = {
             "some.Plain": ("Plain.*", 1, False),
-            "some.Sweep/Layouts": ("Sweep/Layouts.*-Sweep/Layouts.Same/large", 4, False),
-            "some.Sweep/Layouts.Same/large": ("Sweep/Layouts.Same/large", 4, True),
+            "some.Sweep/Layouts": ("Sweep/Layouts.*-Sweep/Layouts.Same/large", 2, False),
+            "some.Sweep/Layouts.Same/large": ("Sweep/Layouts.Same/large", 2, True),
             "some.OnlyLong.Alone": ("OnlyLong.Alone", 1, True),
             "some.Fresh.First": ("Fresh.First", 1, False),
             "some.Fresh.Second": ("Fresh.Second", 1, False),
