@@ -27,7 +27,7 @@ def check_the_reference_workload_by_tracer(group):
         traced = Traced(group, "1F1B", pipe, model, torch.nn.MSELoss(reduction="sum"))
         for optimizer in traced.optimizers:
             optimizer.param_groups[0]["lr"] = 1e-5
-        for _ in range(20):
+        for _ in ranks.cases(range(20), quick=5):
             given, target = torch.randn(2, 256, 512, dtype=f64)
             traced.check_step((given,), {}, target)
 
@@ -64,6 +64,7 @@ def check_modes_are_those_of_the_modules(group):
 
 
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
+test_check_all = ranks.tests_of(__file__, WORLD_SIZE, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())
