@@ -138,8 +138,10 @@ SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
   for (const auto& [name, tensor] : files.tensors()) {
     hash = mix(hash ^ stable_hash(name) ^ stable_hash(files.bytes_of(name, 0, tensor.bytes)));
   }
-  const auto fill = [files, stored](const std::string& name, at::Tensor& to) {
-    files.read(stored.at(name), to);
+  const auto fill = [files, stored](const std::string& name, at::Tensor& to,
+                                    const partition::Cut& cut) {
+    const std::string& own = stored.at(name);
+    files.read(own, to, partition::box_of(cut, files.tensors().at(own).shape));
   };
   return {.fill = fill, .facts = {{agreement::Fact::ModelAdapters, str(hash)}}};
 }

@@ -168,8 +168,10 @@ std::vector<nn::LayerSpec> ModelFolder::layers(const LayerChoices& choices) cons
   options.document_end = choices.document_end;
   nn::FillParameter fill = nn::normal_parameters(standard_deviation_);
   if (tensors_) {
-    fill = [folder = *this](const std::string& name, at::Tensor& to) {
-      folder.tensors_->read(folder.stored_name(name), to);
+    fill = [folder = *this](const std::string& name, at::Tensor& to, const partition::Cut& cut) {
+      const std::string stored = folder.stored_name(name);
+      folder.tensors_->read(stored, to,
+                            partition::box_of(cut, folder.tensors_->tensors().at(stored).shape));
     };
   }
   return nn::decoder_layers(options, std::move(fill), choices.fill_of_adapters);

@@ -16,6 +16,12 @@ Group group(std::vector<Rank> ranks, Rank rank) {
   return {.ranks = std::move(ranks), .here = here};
 }
 
+std::vector<Axis> axes_of_weights() {
+  std::vector<Axis> axes(kEveryAxis.begin(), kEveryAxis.end());
+  std::erase_if(axes, [](Axis axis) { return row_of(axis).splits != Splits::Weights; });
+  return axes;
+}
+
 std::vector<Place> places_of(const Mesh& mesh) {
   std::vector<Place> places;
   for (const Rank first : mesh.group(Rank(0), Role::OtherParameters)) {
@@ -69,6 +75,7 @@ Group Groups::across(const std::vector<std::int32_t>& numbers) const {
 Groups groups_of(const Mesh& mesh, Rank rank) {
   Groups groups{.pipe = group(mesh.group(rank, Role::Pipe), rank),
                 .same_layers = group(mesh.group(rank, Role::SameLayers), rank),
+                .shared_weights = group(mesh.group(rank, axes_of_weights()), rank),
                 .other_samples = group(mesh.group(rank, Role::OtherSamples), rank)};
   add_places(places_of(mesh), rank, groups);
   return groups;
@@ -80,6 +87,7 @@ Groups groups_of_program(std::vector<Place> places, Rank rank) {
   std::ranges::sort(all);
   Groups groups{.pipe = group(std::move(all), rank),
                 .same_layers = group({rank}, rank),
+                .shared_weights = group({rank}, rank),
                 .other_samples = group({rank}, rank),
                 .programs = Programs::OfTheirOwn};
   add_places(std::move(places), rank, groups);

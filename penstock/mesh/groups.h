@@ -35,7 +35,8 @@ struct Groups {
   Group same_parameters;   // Ranks of its place.
   Group other_parameters;  // across() all places.
   Group same_layers;
-  Group other_samples;  // A rank of each replica: `here` is this one's.
+  Group shared_weights;  // Ranks that share the weights of its layers, each a part.
+  Group other_samples;   // A rank of each replica: `here` is this one's.
   Programs programs = Programs::Alike;
 
   std::vector<Place> places;  // Places of all ranks, in the order of their first ones.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -28,10 +29,10 @@ at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) 
 
 class DecoderEmbedding : public DecoderLayer {
  public:
-  explicit DecoderEmbedding(const Making& making) : document_end_(making.options.document_end) {
-    const DecoderOptions& options = making.options;
+  DecoderEmbedding(const DecoderOptions& options, const Making& making)
+      : document_end_(options.document_end) {
     tokens_ = making.parameter({options.vocabulary, options.hidden});
-    if (making.is_gpt2()) {
+    if (is_gpt2(options)) {
       tokens_ = add("wte", std::move(tokens_));
       if (!options.rotary) {
         positions_ = add("wpe", making.parameter({options.positions, options.hidden}));
@@ -75,16 +76,17 @@ class DecoderEmbedding : public DecoderLayer {
 
 class DecoderBlock : public DecoderLayer {
  public:
-  DecoderBlock(const Making& making, std::optional<std::int64_t> window) {
-    const bool is_gpt2 = making.is_gpt2();
-    const std::int64_t hidden = making.options.hidden;
-    attention_norm_ = register_module(is_gpt2 ? "ln_1" : "input_layernorm",
-                                      std::make_shared<NormModule>(making, hidden));
-    attention_ = register_module(is_gpt2 ? "attn" : "self_attn",
-                                 std::make_shared<DecoderAttention>(making, window));
-    mlp_norm_ = register_module(is_gpt2 ? "ln_2" : "post_attention_layernorm",
-                                std::make_shared<NormModule>(making, hidden));
-    mlp_ = register_module("mlp", std::make_shared<DecoderFeedForward>(making));
+  DecoderBlock(const DecoderOptions& options, const Making& making,
+               std::optional<std::int64_t> window) {
+    const bool gpt2 = is_gpt2(options);
+    const std::int64_t hidden = options.hidden;
+    attention_norm_ = register_module(gpt2 ? "ln_1" : "input_layernorm",
+                                      std::make_shared<NormModule>(options, making, hidden));
+    attention_ = register_module(gpt2 ? "attn" : "self_attn",
+                                 std::make_shared<DecoderAttention>(options, making, window));
+    mlp_norm_ = register_module(gpt2 ? "ln_2" : "post_attention_layernorm",
+                                std::make_shared<NormModule>(options, making, hidden));
+    mlp_ = register_module("mlp", std::make_shared<DecoderFeedForward>(options, making));
   }
 
   at::Tensor forward(const at::Tensor& x) override {
@@ -114,8 +116,8 @@ class DecoderBlock : public DecoderLayer {
 
 class DecoderNorm : public DecoderLayer {
  public:
-  explicit DecoderNorm(const Making& making)
-      : norm_(std::make_shared<NormModule>(making, making.options.hidden)) {
+  DecoderNorm(const DecoderOptions& options, const Making& making)
+      : norm_(std::make_shared<NormModule>(options, making, options.hidden)) {
     for (const auto& each : norm_->named_parameters()) register_parameter(each.key(), each.value());
   }
   at::Tensor forward(const at::Tensor& x) override { return norm_->forward(x); }
@@ -128,9 +130,9 @@ class DecoderNorm : public DecoderLayer {
 
 class DecoderHead : public DecoderLayer {
  public:
-  explicit DecoderHead(const Making& making)
-      : weight_(register_parameter(
-            "weight", making.parameter({making.options.vocabulary, making.options.hidden}))) {}
+  DecoderHead(const DecoderOptions& options, const Making& making)
+      : weight_(
+            register_parameter("weight", making.parameter({options.vocabulary, options.hidden}))) {}
   at::Tensor forward(const at::Tensor& x) override { return at::linear(x, weight_); }
 
  private:
@@ -141,41 +143,41 @@ class DecoderHead : public DecoderLayer {
 struct Part {
   std::string name;
   std::string type;
-  std::function<std::shared_ptr<Layer>(const Making&)> make;
+  std::function<std::shared_ptr<Layer>(const DecoderOptions&, const Making&)> make;
 };
 
 template <class LayerType>
-std::shared_ptr<Layer> make_layer(const Making& making) {
-  return std::make_shared<LayerType>(making);
+std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& making) {
+  return std::make_shared<LayerType>(options, making);
 }
 
 std::vector<Part> parts_of(const DecoderOptions& options) {
-  const bool is_gpt2 = options.form == DecoderForm::Gpt2;
-  std::vector<Part> parts = {{is_gpt2 ? "transformer" : "model.embed_tokens", "DecoderEmbedding",
+  const bool gpt2 = is_gpt2(options);
+  std::vector<Part> parts = {{gpt2 ? "transformer" : "model.embed_tokens", "DecoderEmbedding",
                               make_layer<DecoderEmbedding>}};
   for (std::int64_t i = 0; i < options.layers; ++i) {
     std::optional<std::int64_t> window;
     if (!options.windows.empty()) window = options.windows[static_cast<std::size_t>(i)];
-    parts.push_back({penstock::str(is_gpt2 ? "transformer.h." : "model.layers.", i), "DecoderBlock",
-                     [window](const Making& making) {
-                       return std::make_shared<DecoderBlock>(making, window);
+    parts.push_back({penstock::str(gpt2 ? "transformer.h." : "model.layers.", i), "DecoderBlock",
+                     [window](const DecoderOptions& of, const Making& making) {
+                       return std::make_shared<DecoderBlock>(of, making, window);
                      }});
   }
   parts.push_back(
-      {is_gpt2 ? "transformer.ln_f" : "model.norm", "DecoderNorm", make_layer<DecoderNorm>});
+      {gpt2 ? "transformer.ln_f" : "model.norm", "DecoderNorm", make_layer<DecoderNorm>});
   parts.push_back({"lm_head", "DecoderHead", make_layer<DecoderHead>});
   return parts;
 }
 
 std::string embedding_of(const DecoderOptions& options) {
-  return options.form == DecoderForm::Gpt2 ? "wte.weight" : "weight";
+  return is_gpt2(options) ? "wte.weight" : "weight";
 }
 
 // The parameters' shapes, by their names in the layer; found in a layer whose tensors have no
 // memory.
 std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Part& part) {
   std::vector<DecoderParameter> parameters;
-  const auto layer = part.make({options, at::kMeta});
+  const auto layer = part.make(options, {.device = at::kMeta});
   for (const auto& each : layer->named_parameters()) {
     parameters.push_back({each.key(), each.value().sizes().vec()});
   }
@@ -185,9 +187,10 @@ std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Par
 // Fills the adapters behind all others, so that random weights are those of a model without
 // adapters.
 void fill_adapters(Layer& layer, const std::string& name, const FillParameter& fill) {
+  const Cuts cuts = cuts_in(layer);
   for (auto& each : layer.named_parameters()) {
     if (!is_of_adapter(each.key())) continue;
-    fill(penstock::str(name, ".", each.key()), each.value());
+    fill(penstock::str(name, ".", each.key()), each.value(), cut_of(cuts, each.key()));
     each.value().requires_grad_(true);
   }
 }
@@ -256,14 +259,15 @@ std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParamet
   std::vector<LayerSpec> layers;
   for (const Part& part : parts) {
     const bool is_tied_head = options.tie_embeddings && part.name == parts.back().name;
-    layers.push_back({{part.name, part.type, count_of(options, part)}, [=] {
-                        const auto layer = part.make({options, at::kCPU});
+    layers.push_back({{part.name, part.type, count_of(options, part)}, [=](const Making& making) {
+                        const auto layer = part.make(options, making);
+                        const Cuts cuts = cuts_in(*layer);
                         const torch::NoGradGuard no_grad;
                         for (auto& each : layer->named_parameters()) {
                           if (options.adapter) each.value().requires_grad_(false);
                           if (is_of_adapter(each.key())) continue;
                           fill(is_tied_head ? embedding : penstock::str(part.name, ".", each.key()),
-                               each.value());
+                               each.value(), cut_of(cuts, each.key()));
                         }
                         fill_adapters(*layer, part.name, fill_of_adapters);
                         return layer;

@@ -13,12 +13,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "penstock/nn/adapter.h"
+#include "penstock/nn/fill_parameter.h"
 #include "penstock/nn/key_value_cache.h"
 #include "penstock/nn/layer.h"
 #include "penstock/nn/rotary.h"
@@ -69,8 +69,7 @@ struct DecoderOptions {
   std::optional<AdapterOptions> adapter = {};
 };
 
-// Gives a parameter its first values.  `name` is the model's name for it.
-using FillParameter = std::function<void(const std::string& name, at::Tensor& parameter)>;
+inline bool is_gpt2(const DecoderOptions& options) { return options.form == DecoderForm::Gpt2; }
 
 // Weights from a normal distribution of this standard deviation, biases 0, norms 1.
 FillParameter normal_parameters(double standard_deviation = 0.02);

@@ -1,7 +1,6 @@
 #include "penstock/nn/decoder_modules.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
@@ -16,17 +15,13 @@
 
 namespace penstock::nn {
 
-at::Tensor Making::parameter(at::IntArrayRef shape) const {
-  return at::empty(shape, at::dtype(at::kFloat).device(device));
-}
-
-Projection::Projection(const Making& making, const char* name, std::int64_t in, std::int64_t out,
-                       bool has_bias)
-    : is_in_out_(making.is_gpt2()) {
+Projection::Projection(const DecoderOptions& options, const Making& making, const char* name,
+                       std::int64_t in, std::int64_t out, bool has_bias)
+    : is_in_out_(is_gpt2(options)) {
   weight_ = register_parameter(
       "weight", is_in_out_ ? making.parameter({in, out}) : making.parameter({out, in}));
   if (has_bias) bias_ = register_parameter("bias", making.parameter({out}));
-  const auto& adapter = making.options.adapter;
+  const auto& adapter = options.adapter;
   if (!adapter || !adapter->adapts(name)) return;
   adapter_in_ = add(kAdapterIn, making.parameter({adapter->rank, in}));
   adapter_out_ = add(kAdapterOut, making.parameter({out, adapter->rank}));
@@ -47,8 +42,9 @@ at::Tensor Projection::add(std::string_view name, at::Tensor weight) {
       ->register_parameter("weight", std::move(weight));
 }
 
-NormModule::NormModule(const Making& making, NormKind kind, std::int64_t width)
-    : kind_(kind), epsilon_(making.options.norm_epsilon) {
+NormModule::NormModule(const DecoderOptions& options, const Making& making, NormKind kind,
+                       std::int64_t width)
+    : kind_(kind), epsilon_(options.norm_epsilon) {
   weight_ = register_parameter("weight", making.parameter({width}));
   if (kind == NormKind::Layer) bias_ = register_parameter("bias", making.parameter({width}));
 }
@@ -58,27 +54,28 @@ at::Tensor NormModule::forward(const at::Tensor& x) const {
                                   : rms_norm(x, weight_, epsilon_);
 }
 
-DecoderAttention::DecoderAttention(const Making& making, std::optional<std::int64_t> window)
-    : heads_(making.options.heads),
-      kv_heads_(making.options.kv_heads),
-      head_dim_(making.options.head_dim),
+DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& making,
+                                   std::optional<std::int64_t> window)
+    : heads_(options.heads),
+      kv_heads_(options.kv_heads),
+      head_dim_(options.head_dim),
       window_(window) {
-  const DecoderOptions& options = making.options;
   const std::int64_t hidden = options.hidden;
   const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
-  if (making.is_gpt2()) {
-    projections_ = {add(making, "c_attn", hidden, q + 2 * kv, options.qkv_bias)};
+  if (is_gpt2(options)) {
+    projections_ = {add(options, making, "c_attn", hidden, q + 2 * kv, options.qkv_bias)};
   } else {
-    projections_ = {add(making, "q_proj", hidden, q, options.qkv_bias),
-                    add(making, "k_proj", hidden, kv, options.qkv_bias),
-                    add(making, "v_proj", hidden, kv, options.qkv_bias)};
+    projections_ = {add(options, making, "q_proj", hidden, q, options.qkv_bias),
+                    add(options, making, "k_proj", hidden, kv, options.qkv_bias),
+                    add(options, making, "v_proj", hidden, kv, options.qkv_bias)};
   }
-  output_ = add(making, making.is_gpt2() ? "c_proj" : "o_proj", q, hidden, options.output_bias);
+  output_ =
+      add(options, making, is_gpt2(options) ? "c_proj" : "o_proj", q, hidden, options.output_bias);
   if (options.normalizes_queries_and_keys) {
-    q_norm_ =
-        register_module("q_norm", std::make_shared<NormModule>(making, NormKind::Rms, head_dim_));
-    k_norm_ =
-        register_module("k_norm", std::make_shared<NormModule>(making, NormKind::Rms, head_dim_));
+    q_norm_ = register_module(
+        "q_norm", std::make_shared<NormModule>(options, making, NormKind::Rms, head_dim_));
+    k_norm_ = register_module(
+        "k_norm", std::make_shared<NormModule>(options, making, NormKind::Rms, head_dim_));
   }
   if (options.rotary) rotary_.emplace(*options.rotary, head_dim_);
 }
@@ -103,9 +100,11 @@ at::Tensor DecoderAttention::forward_within(const at::Tensor& x, const at::Tenso
   return attend(parts, mask_within(places, starts), /*is_causal=*/false);
 }
 
-ProjectionPointer DecoderAttention::add(const Making& making, const char* name, std::int64_t in,
-                                        std::int64_t out, bool has_bias) {
-  return register_module(name, std::make_shared<Projection>(making, name, in, out, has_bias));
+ProjectionPointer DecoderAttention::add(const DecoderOptions& options, const Making& making,
+                                        const char* name, std::int64_t in, std::int64_t out,
+                                        bool has_bias) {
+  return register_module(name,
+                         std::make_shared<Projection>(options, making, name, in, out, has_bias));
 }
 
 std::vector<at::Tensor> DecoderAttention::queries_keys_values(const at::Tensor& x) const {
@@ -172,17 +171,18 @@ at::Tensor DecoderAttention::mask_within(const at::Tensor& places, const at::Ten
   return sees.unsqueeze(1);
 }
 
-DecoderFeedForward::DecoderFeedForward(const Making& making) : kind_(making.options.mlp) {
-  const std::int64_t hidden = making.options.hidden, width = making.options.intermediate;
-  if (kind_ == MlpKind::SwiGlu) gate_ = add(making, "gate_proj", hidden, width);
-  in_ = add(making, making.is_gpt2() ? "c_fc" : "up_proj", hidden, width);
-  out_ = add(making, making.is_gpt2() ? "c_proj" : "down_proj", width, hidden);
+DecoderFeedForward::DecoderFeedForward(const DecoderOptions& options, const Making& making)
+    : kind_(options.mlp) {
+  const std::int64_t hidden = options.hidden, width = options.intermediate;
+  if (kind_ == MlpKind::SwiGlu) gate_ = add(options, making, "gate_proj", hidden, width);
+  in_ = add(options, making, is_gpt2(options) ? "c_fc" : "up_proj", hidden, width);
+  out_ = add(options, making, is_gpt2(options) ? "c_proj" : "down_proj", width, hidden);
 }
 
-ProjectionPointer DecoderFeedForward::add(const Making& making, const char* name, std::int64_t in,
-                                          std::int64_t out) {
+ProjectionPointer DecoderFeedForward::add(const DecoderOptions& options, const Making& making,
+                                          const char* name, std::int64_t in, std::int64_t out) {
   return register_module(
-      name, std::make_shared<Projection>(making, name, in, out, making.options.mlp_bias));
+      name, std::make_shared<Projection>(options, making, name, in, out, options.mlp_bias));
 }
 
 at::Tensor DecoderFeedForward::activated(const at::Tensor& x) const {

@@ -14,23 +14,16 @@
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/dropout.h"
 #include "penstock/nn/key_value_cache.h"
+#include "penstock/nn/making.h"
 #include "penstock/nn/rotary.h"
 
 namespace penstock::nn {
 
-struct Making {
-  const DecoderOptions& options;
-  c10::Device device;
-
-  bool is_gpt2() const { return options.form == DecoderForm::Gpt2; }
-  at::Tensor parameter(at::IntArrayRef shape) const;
-};
-
 // x W + b, with W as the form stores it, and its adapter's product where it has one.
 class Projection : public torch::nn::Module {
  public:
-  Projection(const Making& making, const char* name, std::int64_t in, std::int64_t out,
-             bool has_bias);
+  Projection(const DecoderOptions& options, const Making& making, const char* name, std::int64_t in,
+             std::int64_t out, bool has_bias);
 
   at::Tensor forward(const at::Tensor& x);
 
@@ -50,9 +43,10 @@ using ProjectionPointer = std::shared_ptr<Projection>;
 
 class NormModule : public torch::nn::Module {
  public:
-  NormModule(const Making& making, NormKind kind, std::int64_t width);
-  NormModule(const Making& making, std::int64_t width)
-      : NormModule(making, making.options.norm, width) {}
+  NormModule(const DecoderOptions& options, const Making& making, NormKind kind,
+             std::int64_t width);
+  NormModule(const DecoderOptions& options, const Making& making, std::int64_t width)
+      : NormModule(options, making, options.norm, width) {}
 
   at::Tensor forward(const at::Tensor& x) const;
 
@@ -68,7 +62,8 @@ using NormPointer = std::shared_ptr<NormModule>;
 class DecoderAttention : public torch::nn::Module {
  public:
   // A query sees `window` tokens, itself included; absent: all up to its own.
-  DecoderAttention(const Making& making, std::optional<std::int64_t> window);
+  DecoderAttention(const DecoderOptions& options, const Making& making,
+                   std::optional<std::int64_t> window);
 
   // Attends to tokens up to each one's own.  A cache has the tokens before them, and takes them in.
   at::Tensor forward(const at::Tensor& x, KeyValueCache* cache = nullptr);
@@ -81,8 +76,8 @@ class DecoderAttention : public torch::nn::Module {
     at::Tensor queries, keys, values;
   };
 
-  ProjectionPointer add(const Making& making, const char* name, std::int64_t in, std::int64_t out,
-                        bool has_bias);
+  ProjectionPointer add(const DecoderOptions& options, const Making& making, const char* name,
+                        std::int64_t in, std::int64_t out, bool has_bias);
   std::vector<at::Tensor> queries_keys_values(const at::Tensor& x) const;
   // [microbatch, sequence, heads, head_dim]
   at::Tensor by_heads(const at::Tensor& x, std::int64_t heads) const;
@@ -112,12 +107,13 @@ class DecoderAttention : public torch::nn::Module {
 
 class DecoderFeedForward : public torch::nn::Module {
  public:
-  explicit DecoderFeedForward(const Making& making);
+  explicit DecoderFeedForward(const DecoderOptions& options, const Making& making);
 
   at::Tensor forward(const at::Tensor& x) const { return out_->forward(activated(x)); }
 
  private:
-  ProjectionPointer add(const Making& making, const char* name, std::int64_t in, std::int64_t out);
+  ProjectionPointer add(const DecoderOptions& options, const Making& making, const char* name,
+                        std::int64_t in, std::int64_t out);
   at::Tensor activated(const at::Tensor& x) const;
 
   MlpKind kind_;

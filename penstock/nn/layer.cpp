@@ -37,6 +37,7 @@ Values Layer::forward_values(const Values& inputs) {
 Wrapped::Wrapped(std::shared_ptr<torch::nn::Module> module, Run run)
     : module_(std::move(module)), run_(std::move(run)) {
   if (module_ == nullptr) return;
+  take_cuts(*module_);
   for (const auto& parameter : module_->named_parameters(/*recurse=*/false)) {
     register_parameter(parameter.key(), parameter.value(), parameter.value().requires_grad());
   }
@@ -77,9 +78,9 @@ std::shared_ptr<Layer> layer_of_base(std::shared_ptr<torch::nn::Module> module) 
 
 namespace {
 
-std::shared_ptr<Layer> made(const LayerSpec& spec) {
+std::shared_ptr<Layer> made(const LayerSpec& spec, const Making& making) {
   try {
-    if (std::shared_ptr<Layer> layer = spec.make()) return layer;
+    if (std::shared_ptr<Layer> layer = spec.make(making)) return layer;
     throw Error("it returns a null pointer");
   } catch (...) {
     rethrow_from(str("the function that makes layer ", in_quotes(spec.meta.name)));
@@ -88,10 +89,11 @@ std::shared_ptr<Layer> made(const LayerSpec& spec) {
 
 }  // namespace
 
-std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index) {
+std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index,
+                             const Making& making) {
   const auto salt = static_cast<std::uint64_t>(index) * 0x9E3779B97F4A7C15u;
   const SeededTorchGenerator seeded(mix(mix(static_cast<std::uint64_t>(seed)) ^ salt));
-  std::shared_ptr<Layer> layer = made(spec);
+  std::shared_ptr<Layer> layer = made(spec, making);
   // Torch's fused optimizers walk a weight and its gradient by address, whatever their strides.
   for (at::Tensor& parameter : layer->parameters()) {
     if (!parameter.is_contiguous()) parameter.set_data(parameter.detach().contiguous());
@@ -100,9 +102,12 @@ std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int6
 }
 
 std::int64_t trainable_elements(const Layer& layer) {
+  const Cuts cuts = cuts_in(layer);
   std::int64_t elements = 0;
-  for (const at::Tensor& parameter : layer.parameters()) {
-    if (parameter.requires_grad()) elements += parameter.numel();
+  for (const auto& each : layer.named_parameters()) {
+    if (!each.value().requires_grad()) continue;
+    elements += elements_of(
+        partition::shape_of_whole(each.value().sizes().vec(), cut_of(cuts, each.key())));
   }
   return elements;
 }

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
@@ -23,13 +24,14 @@
 #include "penstock/nn/callable.h"
 #include "penstock/nn/draw.h"
 #include "penstock/nn/loss.h"
+#include "penstock/nn/making.h"
 #include "penstock/nn/values.h"
 #include "penstock/partition/layer_meta.h"
 
 namespace penstock::nn {
 
 // Overrides one of the two.
-class Layer : public torch::nn::Module {
+class Layer : public CutModule {
  public:
   // Runs a layer that maps one tensor to one tensor.
   // Throws: Error for a layer that does not.
@@ -61,9 +63,31 @@ struct Tie {
   std::vector<std::string> parameters = {};  // The layer's names for them; empty: all that it has.
 };
 
+// The function that makes a layer: of a Making, or of nothing where every rank has all weights.
+class MakeLayer {
+ public:
+  MakeLayer() = default;
+  template <class F>
+    requires(!std::same_as<F, MakeLayer>)
+  MakeLayer(F make) {  // NOLINT: functions are meant to convert.
+    if constexpr (std::invocable<F&>) {
+      make_ = [make = std::move(make)](const Making&) mutable -> std::shared_ptr<Layer> {
+        return make();
+      };
+    } else {
+      make_ = std::move(make);
+    }
+  }
+
+  std::shared_ptr<Layer> operator()(const Making& making = {}) const { return make_(making); }
+
+ private:
+  std::function<std::shared_ptr<Layer>(const Making&)> make_;
+};
+
 struct LayerSpec {
   partition::LayerMeta meta = {};  // meta.parameters may be kNotCounted: see count_parameters().
-  std::function<std::shared_ptr<Layer>()> make = {};
+  MakeLayer make = {};
   std::vector<Tie> ties = {};
   std::vector<std::string> given = {};
   std::vector<std::string> taken = {};
@@ -89,9 +113,10 @@ struct TiedLayerSpec : LayerSpec {
 // Makes the layer with torch's default generator seeded from (seed, index) for the time of the
 // call; the generator's own state is put back.  The same arguments give the same bits on every
 // rank; knows no ties (model.h does). Thread safety: calls take turns.
-std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index);
+std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index,
+                             const Making& making = {});
 
-// The elements of those parameters that require a gradient.
+// The elements of those parameters that require a gradient, with the parts that other ranks have.
 std::int64_t trainable_elements(const Layer& layer);
 // Fills in the parameter counts that are not known yet, by building those layers one at a time.
 void count_parameters(std::vector<LayerSpec>& layers);
@@ -170,9 +195,13 @@ std::string type_of() {
   }
 }
 
+// A function that makes a module with a share of its weights.
+template <class F>
+concept MakesShare = std::same_as<callable::Parameters<F>, std::tuple<const Making&>>;
+
 // A layer from
-// - a function without parameters that makes a module, called once on each rank that has it, and
-//   each time of new memory (docs/models.md#memory-of-a-layer):
+// - a function of nothing, or of a const Making&, that makes a module, called once on each rank
+//   that has it, and each time of new memory (docs/models.md#memory-of-a-layer):
 //   layer("mlp", [] { return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU()); })
 // - a function of tensors: layer("flatten", [](const at::Tensor& x) { return x.flatten(1); })
 // - a module: layer("fc", linear).  Each rank that needs it gets a copy by clone(), with the values
@@ -190,6 +219,11 @@ LayerSpec layer(std::string name, Thing thing) {
   } else if constexpr (callable::Maker<Thing>) {
     spec.meta.type = type_of<std::invoke_result_t<Thing&>>();
     spec.make = [make = std::move(thing)]() mutable { return layer_of(make()); };
+  } else if constexpr (MakesShare<Thing>) {
+    spec.meta.type = type_of<std::invoke_result_t<Thing&, const Making&>>();
+    spec.make = [make = std::move(thing)](const Making& making) mutable {
+      return layer_of(make(making));
+    };
   } else {
     spec.meta.parameters = 0;
     spec.make = [function = std::move(thing)] { return layer_of(function); };

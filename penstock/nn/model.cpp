@@ -141,9 +141,11 @@ const Tie* find_tie(const LayerSpec& spec, const std::string& key) {
   return tie == spec.ties.end() ? nullptr : &*tie;
 }
 
-std::string describe(const at::Tensor& parameter) {
+std::string describe(const at::Tensor& parameter, const partition::Cut& cut) {
+  const std::string part =
+      penstock::str(", part ", cut.part, " of ", cut.of, " along dimension ", cut.dimension);
   return penstock::str(at::toString(parameter.scalar_type()), parameter.sizes(),
-                       parameter.requires_grad() ? "" : ", frozen");
+                       cut.is_whole() ? "" : part, parameter.requires_grad() ? "" : ", frozen");
 }
 
 }  // namespace
@@ -198,7 +200,7 @@ void LayerMaker::begin(std::set<std::int64_t> mine) {
 
 std::shared_ptr<Layer> LayerMaker::take(std::int64_t index) {
   if (auto kept = kept_.extract(index)) return std::move(kept.mapped());
-  std::shared_ptr<Layer> layer = build(spec(index), seed_, index);
+  std::shared_ptr<Layer> layer = build(spec(index), seed_, index, making_);
   elements_[index] = nn::trainable_elements(*layer);
   return layer;
 }
@@ -208,6 +210,7 @@ std::vector<LayerMaker::Named> LayerMaker::tied_parameters(std::int64_t index, c
                                                            Layer& layer) const {
   const std::string& layer_name = spec(index).meta.name;
   const auto parameters = layer.named_parameters();
+  const Cuts cuts = cuts_in(layer);
   std::vector<Named> tied;
   for (const std::string& name : tie.parameters.empty() ? parameters.keys() : tie.parameters) {
     const at::Tensor* found = parameters.find(name);
@@ -216,7 +219,7 @@ std::vector<LayerMaker::Named> LayerMaker::tied_parameters(std::int64_t index, c
                                       quoted(name), " to tie to ", quoted(tie.key),
                                       did_you_mean(name, parameters.keys())));
     }
-    tied.push_back({layer_name + "." + name, *found});
+    tied.push_back({layer_name + "." + name, *found, cut_of(cuts, name)});
   }
   return tied;
 }
@@ -231,12 +234,12 @@ void LayerMaker::check_alike(const std::string& key, const std::vector<Named>& f
   for (std::size_t i = 0; i < first.size(); ++i) {
     const at::Tensor &a = first[i].tensor, &b = other[i].tensor;
     if (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-        a.requires_grad() == b.requires_grad()) {
+        a.requires_grad() == b.requires_grad() && first[i].cut == other[i].cut) {
       continue;
     }
-    throw ConfigError(penstock::str(
-        "the parameters ", first[i].name, " and ", other[i].name, " are tied to ", quoted(key),
-        ", and cannot be the same: ", describe(a), " and ", describe(b)));
+    throw ConfigError(penstock::str("the parameters ", first[i].name, " and ", other[i].name,
+                                    " are tied to ", quoted(key), ", and cannot be the same: ",
+                                    describe(a, first[i].cut), " and ", describe(b, other[i].cut)));
   }
 }
 
@@ -249,8 +252,9 @@ void LayerMaker::note_first(const Tie& tie, const std::vector<std::int64_t>& lay
   if (!is_needed) return;
   std::vector<Named>& values = first_values_[tie.key];
   for (const Named& each : own) {
-    values.push_back(
-        {each.name, each.tensor.detach().clone().requires_grad_(each.tensor.requires_grad())});
+    values.push_back({each.name,
+                      each.tensor.detach().clone().requires_grad_(each.tensor.requires_grad()),
+                      each.cut});
   }
 }
 
@@ -260,7 +264,7 @@ std::vector<LayerMaker::Named> LayerMaker::first_values(const Tie& tie,
   if (noted != first_values_.end()) return noted->second;
   const std::int64_t first = layers.front();
   return first_values_[tie.key] = tied_parameters(first, *find_tie(spec(first), tie.key),
-                                                  *build(spec(first), seed_, first));
+                                                  *build(spec(first), seed_, first, making_));
 }
 
 BuiltLayer LayerMaker::make(std::int64_t index) {
@@ -285,11 +289,13 @@ BuiltLayer LayerMaker::make(std::int64_t index) {
   return built;
 }
 
-BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index) {
-  return LayerMaker(model, seed).make(index);
+BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index,
+                       const Making& making) {
+  return LayerMaker(model, seed, making).make(index);
 }
 
 std::vector<ModelParameter> parameters_of(const BuiltLayer& built, const std::string& layer_name) {
+  const Cuts cuts = cuts_in(*built.layer);
   std::vector<ModelParameter> parameters;
   for (const auto& each : built.layer->named_parameters()) {
     const auto tied = std::ranges::find_if(
@@ -297,6 +303,7 @@ std::vector<ModelParameter> parameters_of(const BuiltLayer& built, const std::st
     const bool is_tied = tied != built.tied.end();
     parameters.push_back({.name = is_tied ? tied->name : penstock::str(layer_name, ".", each.key()),
                           .tensor = each.value(),
+                          .cut = cut_of(cuts, each.key()),
                           .is_tied = is_tied,
                           .is_copy = is_tied && !tied->is_first()});
   }

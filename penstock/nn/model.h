@@ -46,7 +46,11 @@ enum class AfterCount : std::uint8_t { Keep, Drop };
 class LayerMaker {
  public:
   // `model` outlives it.
-  LayerMaker(const std::vector<LayerSpec>& model, std::int64_t seed) : model_(model), seed_(seed) {}
+  LayerMaker(const std::vector<LayerSpec>& model, std::int64_t seed, const Making& making = {})
+      : model_(model), seed_(seed), making_(making) {}
+
+  // Says which share of weights the rank has, where that is not known before.
+  void share(const partition::Share& share) { making_.share = share; }
 
   // The trainable elements of a layer, which is made for that.
   std::int64_t count(std::int64_t index, AfterCount after);
@@ -67,6 +71,7 @@ class LayerMaker {
   struct Named {
     std::string name;
     at::Tensor tensor;
+    partition::Cut cut = {};
   };
   const LayerSpec& spec(std::int64_t index) const;
   std::shared_ptr<Layer> take(std::int64_t index);
@@ -79,6 +84,7 @@ class LayerMaker {
 
   const std::vector<LayerSpec>& model_;
   std::int64_t seed_;
+  Making making_;
   std::set<std::int64_t> mine_;
   std::map<std::int64_t, std::int64_t> elements_;
   std::map<std::int64_t, std::shared_ptr<Layer>> kept_;
@@ -87,12 +93,14 @@ class LayerMaker {
 };
 
 // Builds one layer alone.
-BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index);
+BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index,
+                       const Making& making = {});
 
 // A layer's parameter as the model knows it.
 struct ModelParameter {
   std::string name;  // "LAYER.PARAMETER", or that of the tied one.
   at::Tensor tensor;
+  partition::Cut cut = {};
   bool is_tied = false;
   bool is_copy = false;  // It is an earlier layer's.
 };

@@ -25,6 +25,7 @@ void StageLayers::add(const std::vector<nn::LayerSpec>& model, std::int64_t inde
   trained_per_layer_.push_back(0);
   for (const nn::ModelParameter& each : parameters) {
     if (!each.is_copy) state_.push_back({each.name, each.tensor});
+    if (!each.cut.is_whole()) cuts_[each.name] = each.cut;
     if (!each.tensor.requires_grad()) {
       frozen_.push_back({each.name, each.tensor});
       continue;

@@ -59,6 +59,8 @@ class StageLayers {
   std::vector<at::Tensor> buffers() const;
   // Parameters that layers share with other layers.
   const std::vector<nn::TiedParameter>& tied() const { return tied_; }
+  // Cuts of the parameters of which other ranks have other parts, by the parameters' names.
+  const nn::Cuts& cuts() const { return cuts_; }
 
   // Whether a backward of any of them needs torch's engine, and whether all of them have two halves
   // (nn/layer.h).  Asked at every backward: a layer may learn it in its first forward.
@@ -78,6 +80,7 @@ class StageLayers {
   std::vector<std::int64_t> trained_per_layer_;
   std::vector<NamedParameter> state_;
   std::vector<nn::TiedParameter> tied_;
+  nn::Cuts cuts_;
 };
 
 }  // namespace penstock::stage

@@ -77,6 +77,8 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
   }
   verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
   config::check_programs(lower::programs_of(schedule), options.zero.stage);
+  const mesh::Group sharing = lower::groups_of(schedule, mesh, communicator.rank()).shared_weights;
+  maker.share({.index = sharing.here, .of = sharing.size()});
   const std::int32_t stages = schedule.schedule().stages;
   const bool has_to_count = stages > 1 && !are_counted(layers) &&
                             std::holds_alternative<partition::ByParameters>(options.partition);

@@ -35,6 +35,28 @@ std::span<std::byte> bytes_at(const at::Tensor& tensor, std::uint64_t count) {
   return {static_cast<std::byte*>(tensor.data_ptr()), count};
 }
 
+// Reads the elements from `first` on, as many as `to` has.
+void read_run(const checkpoint::WeightsFile& file, const TensorFiles::Stored& stored,
+              std::int64_t first, const at::Tensor& to) {
+  const at::ScalarType type = type_of(stored.type);
+  const auto element = static_cast<std::uint64_t>(at::elementSize(type));
+  const std::uint64_t begin = stored.first + static_cast<std::uint64_t>(first) * element;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(to.numel()) * element;
+  if (type == to.scalar_type()) {
+    file.read(begin, bytes_at(to, bytes));
+    return;
+  }
+  const at::Tensor buffer =
+      at::empty({static_cast<std::int64_t>(std::min(bytes, kBufferBytes) / element)}, type);
+  for (std::uint64_t done = 0; done < bytes; done += kBufferBytes) {
+    const std::uint64_t count = std::min(kBufferBytes, bytes - done);
+    file.read(begin + done, bytes_at(buffer, count));
+    const auto place = static_cast<std::int64_t>(done / element);
+    const auto elements = static_cast<std::int64_t>(count / element);
+    to.slice(0, place, place + elements).copy_(buffer.slice(0, 0, elements));
+  }
+}
+
 }  // namespace
 
 bool is_weight_type(checkpoint::ScalarType type) {
@@ -73,26 +95,18 @@ void TensorFiles::add_file(const std::string& file) {
   }
 }
 
-void TensorFiles::read(const std::string& name, at::Tensor& to) const {
+void TensorFiles::read(const std::string& name, at::Tensor& to, const Box& box) const {
   const Stored& stored = tensors_.at(name);
-  const at::ScalarType type = type_of(stored.type);
-  PENSTOCK_CHECK(to.sizes().vec() == stored.shape && to.is_contiguous(), "no place for a tensor");
+  const Sizes sizes = sizes_of(box, stored.shape);
+  PENSTOCK_CHECK(to.sizes().vec() == sizes && to.is_contiguous(), "no place for a tensor");
   const checkpoint::WeightsFile file(str(folder_, "/", stored.file));
-  if (type == to.scalar_type()) {
-    file.read(stored.first, bytes_at(to, stored.bytes));
-    return;
-  }
-  const auto element = static_cast<std::uint64_t>(at::elementSize(type));
   const at::Tensor elements = to.view(-1);
-  const at::Tensor buffer =
-      at::empty({static_cast<std::int64_t>(std::min(stored.bytes, kBufferBytes) / element)}, type);
-  for (std::uint64_t done = 0; done < stored.bytes; done += kBufferBytes) {
-    const std::uint64_t count = std::min(kBufferBytes, stored.bytes - done);
-    file.read(stored.first + done, bytes_at(buffer, count));
-    const auto first = static_cast<std::int64_t>(done / element);
-    const auto elements_here = static_cast<std::int64_t>(count / element);
-    elements.slice(0, first, first + elements_here).copy_(buffer.slice(0, 0, elements_here));
-  }
+  std::int64_t done = 0;
+  for_each_run(stored.shape, {.box = box, .count = elements_of(sizes)},
+               [&](std::int64_t first, std::int64_t count) {
+                 read_run(file, stored, first, elements.slice(0, done, done + count));
+                 done += count;
+               });
 }
 
 std::string TensorFiles::bytes_of(const std::string& name, std::uint64_t first,

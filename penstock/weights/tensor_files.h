@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/checkpoint/safetensors_header.h"
+#include "penstock/core/box.h"
 
 namespace penstock::weights {
 
@@ -38,10 +39,11 @@ class TensorFiles {
   const std::string& folder() const { return folder_; }
   const std::map<std::string, Stored>& tensors() const { return tensors_; }
 
-  // Reads the tensor of that name into `to`, which is contiguous on the host, as its type.
-  // REQUIRES: there is one, of that shape, and is_weight_type() of its type.
+  // Reads a box of the tensor of that name, or all of it, into `to`, which is contiguous on the
+  // host, as its type.
+  // REQUIRES: there is one, whose box has the sizes of `to`, and is_weight_type() of its type.
   // Throws: CheckpointError with the file and the system's reason.
-  void read(const std::string& name, at::Tensor& to) const;
+  void read(const std::string& name, at::Tensor& to, const Box& box = {}) const;
   // The bytes as they are stored.
   std::string bytes_of(const std::string& name, std::uint64_t first, std::uint64_t count) const;
 

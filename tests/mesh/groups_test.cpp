@@ -32,6 +32,7 @@ TEST(Groups, OfAMeshAreItsAxes) {
   EXPECT_EQ(groups.other_samples.ranks, groups.same_parameters.ranks);
   EXPECT_EQ(groups.other_samples.here, 1);
   EXPECT_EQ(groups.same_layers.ranks, ranks({4}));
+  EXPECT_EQ(groups.shared_weights.ranks, ranks({4}));
   EXPECT_EQ(groups.programs, Programs::Alike);
 }
 
