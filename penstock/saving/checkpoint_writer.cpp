@@ -94,6 +94,7 @@ std::uint64_t CheckpointWriter::Saving::take(const std::vector<StatePiece>& all,
                       .state = piece.state,
                       .type = weights::type_of(host.scalar_type(), piece.name),
                       .shape = piece.shape,
+                      .box = piece.box,
                       .first = piece.first,
                       .count = host.numel(),
                       .bytes = bytes_of(host)});

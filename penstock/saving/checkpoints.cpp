@@ -248,7 +248,7 @@ void Checkpoints::check_all_is_taken(const SavedCheckpoint& saved) {
   std::string names;
   for (const StatePiece& piece : state_of(trainer_)) {
     const bool is_weight = piece.state == checkpoint::kWeight;
-    if (is_weight && piece.is_saved_here && piece.first == 0) names += piece.name + "\n";
+    if (is_weight && piece.is_saved_here && piece.has_first_element()) names += piece.name + "\n";
   }
   std::set<std::string> known;
   for (const std::string& each : agree("tensors of the model", names)) {

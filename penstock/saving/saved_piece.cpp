@@ -38,7 +38,7 @@ void check_fits(const checkpoint::Manifest& manifest, const StatePiece& piece) {
 
 void verify_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
                   const std::function<void()>& advanced) {
-  saved.verify(tensor_of(saved.manifest(), piece), piece.first, piece.values.numel(), advanced);
+  saved.verify(tensor_of(saved.manifest(), piece), piece.region(), advanced);
 }
 
 void read_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
@@ -50,7 +50,7 @@ void read_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
                         !piece.values.is_neg() && !piece.values.is_conj() &&
                         piece.values.scalar_type() == type;
   const at::Tensor target = in_place ? piece.values : at::empty({count}, type);
-  saved.read(tensor, piece.first, count,
+  saved.read(tensor, piece.region(),
              {static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()}, advanced);
   if (!in_place) piece.values.copy_(target.view(piece.values.sizes()));
 }

@@ -5,7 +5,18 @@
 #include <set>
 #include <utility>
 
+#include "penstock/checkpoint/manifest.h"
+
 namespace penstock::train {
+
+StatePiece weight_of(std::string name, const at::Tensor& values, const partition::Cut& cut) {
+  const Sizes shape = partition::shape_of_whole(values.sizes().vec(), cut);
+  return {.name = std::move(name),
+          .state = std::string(checkpoint::kWeight),
+          .shape = shape,
+          .box = partition::box_of(cut, shape),
+          .values = values.detach()};
+}
 
 void share_out(std::vector<StatePiece>& pieces, std::int32_t replicas, std::int32_t here) {
   std::vector<std::size_t> bytes(static_cast<std::size_t>(replicas), 0);

@@ -54,28 +54,33 @@ std::string words_for(const std::string& name, std::string_view state) {
                "get() finds what it has after a first step"});
 }
 
-// A piece that a rank gives to all: "Float 4,16 0 64".
+// A piece that a rank gives to all: "Float 4,16 0 64 ", or of a box "Float 4,16 0 32 0:4,8:8".
 struct Given {
   Rank rank;
   at::ScalarType type = at::kFloat;
-  std::vector<std::int64_t> shape;
-  std::int64_t first = 0;
-  std::int64_t count = 0;
+  Sizes shape;
+  Region region;
 };
 
 std::string to_text(const StatePiece& piece) {
+  std::vector<std::string> intervals;
+  for (const Interval& each : piece.box) intervals.push_back(str(each.first, ":", each.count));
   return str(static_cast<int>(piece.values.scalar_type()), " ", join(piece.shape, ","), " ",
-             piece.first, " ", piece.values.numel());
+             piece.first, " ", piece.values.numel(), " ", join(intervals, ","));
 }
 
 Given parse(const std::string& text, Rank rank) {
   const std::vector<std::string> words = penstock::split(text, ' ');
   Given given{.rank = rank,
               .type = static_cast<at::ScalarType>(*parse_integer(words[0])),
-              .first = *parse_integer(words[2]),
-              .count = *parse_integer(words[3])};
+              .region = {.first = *parse_integer(words[2]), .count = *parse_integer(words[3])}};
   for (const std::string& size : penstock::split(words[1], ',')) {
     if (!size.empty()) given.shape.push_back(*parse_integer(size));
+  }
+  for (const std::string& interval : penstock::split(words[4], ',')) {
+    const std::vector<std::string> numbers = penstock::split(interval, ':');
+    if (numbers.size() != 2) continue;
+    given.region.box.push_back({*parse_integer(numbers[0]), *parse_integer(numbers[1])});
   }
   return given;
 }
@@ -106,6 +111,23 @@ void make_states_of(const std::string& name, const parameters::ReplicatedParamet
   }
 }
 
+// The elements of a region of `whole`, flat.
+at::Tensor elements_in(at::Tensor whole, const Region& region) {
+  for (std::size_t d = 0; d < region.box.size(); ++d) {
+    whole = whole.narrow(static_cast<std::int64_t>(d), region.box[d].first, region.box[d].count);
+  }
+  return whole.flatten().narrow(0, region.first, region.count);
+}
+
+// Sets the elements of a region of `whole` to values, which are flat.
+void put_elements(const at::Tensor& whole, const Region& region, const at::Tensor& values) {
+  std::int64_t done = 0;
+  for_each_run(whole.sizes().vec(), region, [&](std::int64_t first, std::int64_t count) {
+    whole.view(-1).narrow(0, first, count).copy_(values.narrow(0, done, count));
+    done += count;
+  });
+}
+
 at::Tensor bytes_of(const at::Tensor& tensor) {
   return at::from_blob(tensor.mutable_data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())},
                        at::kByte);
@@ -128,11 +150,13 @@ at::Tensor TrainedModel::get(const std::string& name, std::string_view state) {
     if (all.empty()) throw_unknown(*this, communicator_, name, state, "get()");
     if (!all_ranks_) all_ranks_ = communicator_.make_group(communicator_.all_ranks());
     const at::Tensor whole = at::empty(all.front().shape, all.front().type);
-    const at::Tensor flat = whole.flatten();
     for (const Given& each : all) {
-      const at::Tensor part = flat.narrow(0, each.first, each.count);
+      const bool is_in_place = each.region.box.empty();
+      const at::Tensor part = is_in_place ? elements_in(whole, each.region)
+                                          : at::empty({each.region.count}, whole.options());
       if (each.rank == communicator_.rank()) part.copy_(mine.front().values.flatten());
       communicator_.broadcast(bytes_of(part), *all_ranks_, each.rank.value)->wait();
+      if (!is_in_place) put_elements(whole, each.region, part);
     }
     return whole;
   });
@@ -159,7 +183,7 @@ void TrainedModel::set(const std::string& name, const at::Tensor& values, std::s
     }
     if (!is_known) throw_unknown(*this, communicator_, name, state, "set()");
     for (const StatePiece& piece : mine) {
-      const at::Tensor part = values.flatten().narrow(0, piece.first, piece.values.numel());
+      const at::Tensor part = elements_in(values, piece.region());
       at::Tensor(piece.values).copy_(part.view(piece.values.sizes()));
     }
     if (is_weight) rank_model_->replicated().changes().set(name, values);

@@ -15,16 +15,15 @@ std::set<std::string> names_in(const stage::Stage& stage) {
   return names;
 }
 
-// The pieces of a parameter: itself, or its master, and what the optimizer keeps of it.
-std::vector<StatePiece> pieces_of(const parameters::KeptParameter& kept, TrainedModel& trainer) {
-  const at::Tensor& parameter = kept.parameter.tensor;
+// The pieces of a parameter, or of the part that is cut out for this rank: itself, or its master,
+// and what the optimizer keeps of it.
+std::vector<StatePiece> pieces_of(const parameters::KeptParameter& kept, const partition::Cut& cut,
+                                  TrainedModel& trainer) {
   if (kept.values.numel() == 0) return {};
-  StatePiece weight{.name = kept.parameter.name,
-                    .state = std::string(checkpoint::kWeight),
-                    .shape = parameter.sizes().vec(),
-                    .first = kept.first,
-                    .values = kept.values.detach(),
-                    .is_slice = kept.is_slice};
+  StatePiece weight = weight_of(kept.parameter.name, kept.parameter.tensor, cut);
+  weight.first = kept.first;
+  weight.values = kept.values.detach();
+  weight.is_slice = kept.is_slice;
   if (!kept.part) return {weight};
   weight.values = trainer.updates().masters().tensors()[*kept.part].detach();
   std::vector<StatePiece> pieces = {weight};
@@ -32,9 +31,10 @@ std::vector<StatePiece> pieces_of(const parameters::KeptParameter& kept, Trained
     StatePiece piece = weight;
     piece.state = state.name;
     piece.values = state.tensor;
-    if (state.tensor.dim() == 0 && !parameter.sizes().empty()) {  // One number for all elements.
-      piece.is_saved_here = piece.first == 0;
+    if (state.tensor.dim() == 0 && !weight.shape.empty()) {  // One number for all elements.
+      piece.is_saved_here = piece.has_first_element();
       piece.shape = {};
+      piece.box = {};
       piece.first = 0;
     }
     pieces.push_back(std::move(piece));
@@ -53,7 +53,8 @@ void add_pieces_of_stage(const stage::Stage& stage,
     for (const stage::NamedParameter& parameter : *each) parameters.insert(parameter.name);
   }
   for (const parameters::KeptParameter& each : kept) {
-    for (StatePiece& piece : pieces_of(each, trainer)) {
+    const partition::Cut cut = nn::cut_of(stage.layers().cuts(), each.parameter.name);
+    for (StatePiece& piece : pieces_of(each, cut, trainer)) {
       piece.is_saved_here = piece.is_saved_here && saved.contains(piece.name);
       all.push_back(std::move(piece));
     }
