@@ -10,7 +10,7 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/rank_parameters.h"
 #include "penstock/saving/checkpoint_writer.h"
 #include "penstock/saving/saved_piece.h"
 #include "penstock/weights/safetensors.h"
@@ -20,18 +20,18 @@ namespace {
 
 namespace py = pybind11;
 using checkpoint::SavedCheckpoint;
-using parameters::KeptParameter;
+using parameters::OwnedElements;
 using train::StatePiece;
 
 void init_pieces(py::module_& m) {
-  py::class_<KeptParameter>(m, "KeptParameter", "What a rank has of a parameter between steps.")
-      .def_property_readonly("name", [](const KeptParameter& k) { return k.parameter.name; })
+  py::class_<OwnedElements>(m, "OwnedElements", "What a rank has of a parameter between steps.")
+      .def_property_readonly("name", [](const OwnedElements& k) { return k.parameter.name; })
       .def_property_readonly(
-          "shape", [](const KeptParameter& k) { return k.parameter.tensor.sizes().vec(); })
-      .def_readonly("values", &KeptParameter::values, "All of it, or this rank's slice, flat.")
-      .def_readonly("first", &KeptParameter::first, "Of its elements.")
-      .def_readonly("is_slice", &KeptParameter::is_slice, "Other ranks have the others.")
-      .def_readonly("part", &KeptParameter::part,
+          "shape", [](const OwnedElements& k) { return k.parameter.tensor.sizes().vec(); })
+      .def_readonly("values", &OwnedElements::values, "All of it, or this rank's slice, flat.")
+      .def_readonly("first", &OwnedElements::first, "Of its elements.")
+      .def_readonly("is_slice", &OwnedElements::is_slice, "Other ranks have the others.")
+      .def_readonly("part", &OwnedElements::part,
                     "Its number in parts(); None: this rank does not update it.");
   py::class_<StatePiece>(m, "StatePiece", "Some elements of a tensor, to be saved or set.")
       .def(

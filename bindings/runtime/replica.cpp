@@ -16,7 +16,7 @@
 #include "bindings/runtime/without_gil.h"
 #include "penstock/offload/system_memory.h"
 #include "penstock/parameters/pager.h"
-#include "penstock/parameters/spread_parameters.h"
+#include "penstock/parameters/zero_init_parameters.h"
 #include "penstock/train/module_replica.h"
 
 namespace penstock::bindings {
@@ -25,7 +25,7 @@ namespace {
 namespace py = pybind11;
 using Numbers = std::vector<std::size_t>;
 using parameters::ReplicaOptions;
-using parameters::SpreadParameters;
+using parameters::ZeroInitParameters;
 using train::ModuleReplica;
 
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
@@ -59,7 +59,7 @@ struct PythonSpread {
                 [&] { own.emplace(named(parameters), group.group, bucket_bytes); });
     module = &*own;
   }
-  PythonSpread(SpreadParameters& of_replica, ReplicaGroup& g) : group(g), module(&of_replica) {}
+  PythonSpread(ZeroInitParameters& of_replica, ReplicaGroup& g) : group(g), module(&of_replica) {}
 
   template <class Function>
   auto call(const Function& function) {
@@ -67,12 +67,12 @@ struct PythonSpread {
   }
 
   ReplicaGroup& group;
-  std::optional<SpreadParameters> own;
-  SpreadParameters* module = nullptr;
+  std::optional<ZeroInitParameters> own;
+  ZeroInitParameters* module = nullptr;
 };
 
-std::vector<SpreadParameters*> modules_of(const std::vector<PythonSpread*>& spread) {
-  std::vector<SpreadParameters*> modules;
+std::vector<ZeroInitParameters*> modules_of(const std::vector<PythonSpread*>& spread) {
+  std::vector<ZeroInitParameters*> modules;
   for (const PythonSpread* each : spread) modules.push_back(each->module);
   return modules;
 }
@@ -191,7 +191,7 @@ void init_spread(py::module_& m) {
           },
           py::arg("tensor"), py::arg("root"),
           "Collective: the values of the `root`-th replica, in a contiguous tensor, in place.");
-  py::class_<PythonSpread>(m, "SpreadParameters",
+  py::class_<PythonSpread>(m, "ZeroInitParameters",
                            "Parameters, by number, of which each replica has a piece.")
       .def(py::init<const Parameters&, std::int64_t, ReplicaGroup&>(), py::arg("parameters"),
            py::arg("bucket_bytes"), py::arg("group"), py::keep_alive<1, 4>(),
@@ -209,19 +209,19 @@ void init_spread(py::module_& m) {
       .def(
           "hold",
           [](PythonSpread& s, const Numbers& parameters) {
-            s.call([&](SpreadParameters& module) { module.hold(parameters); });
+            s.call([&](ZeroInitParameters& module) { module.hold(parameters); });
           },
           py::arg("parameters"), "Collective: brings them, to stay until as many release().")
       .def(
           "release",
           [](PythonSpread& s, const Numbers& parameters) {
-            s.call([&](SpreadParameters& module) { module.release(parameters); });
+            s.call([&](ZeroInitParameters& module) { module.release(parameters); });
           },
           py::arg("parameters"))
       .def(
           "take_changes",
           [](PythonSpread& s, std::size_t parameter, std::int32_t root) {
-            s.call([&](SpreadParameters& module) { module.take_changes(parameter, root); });
+            s.call([&](ZeroInitParameters& module) { module.take_changes(parameter, root); });
           },
           py::arg("parameter"), py::arg("root"),
           "Collective: its values become those that the rank `root` sees.")
@@ -245,17 +245,17 @@ auto call(PythonReplicated& r, const Function& function) {
 }
 
 void init_replicated(py::module_& m) {
-  using parameters::ReplicatedParameters;
+  using parameters::RankParameters;
   using Sets = std::vector<std::pair<Parameters, bool>>;
-  py::class_<PythonReplicated>(m, "ReplicatedParameters",
+  py::class_<PythonReplicated>(m, "RankParameters",
                                "Parameters of a pipeline's stages on this rank and its replicas.")
       .def(py::init([](const Sets& sets, ReplicaGroup& group, const ReplicaOptions& options,
                        const std::vector<PythonSpread*>& spread_before) {
              auto made = std::make_unique<PythonReplicated>(group);
              std::vector<parameters::ParameterSet> given;
              for (const auto& [parameters, goes] : sets) {
-               given.push_back({named(parameters), goes ? partition::Whereabouts::ComeAndGo
-                                                        : partition::Whereabouts::Stay});
+               given.push_back(
+                   {named(parameters), goes ? partition::MayLeave::Yes : partition::MayLeave::No});
              }
              without_gil(group.communicator, [&] {
                made->parameters.emplace(given, options, modules_of(spread_before), group.group,
@@ -293,19 +293,18 @@ void init_replicated(py::module_& m) {
       .def(
           "take_over",
           [](PythonReplicated& r) {
-            call(r, [](ReplicatedParameters& all) { all.changes().take_over(); });
+            call(r, [](RankParameters& all) { all.changes().take_over(); });
           },
           "Parameters that were given other memory train on with what they are now.")
       .def(
           "squared_norms",
           [](PythonReplicated& r) {
-            return call(r, [](ReplicatedParameters& all) { return all.squared_norms(); });
+            return call(r, [](RankParameters& all) { return all.squared_norms(); });
           },
           "Collective: by trainable parameter, of its gradient.")
       .def("drop_gradients", [](PythonReplicated& r) { r.parameters->drop_gradients(); })
       .def(
-          "gather",
-          [](PythonReplicated& r) { call(r, [](ReplicatedParameters& all) { all.gather(); }); },
+          "gather", [](PythonReplicated& r) { call(r, [](RankParameters& all) { all.gather(); }); },
           "Collective, after an update: brings the other replicas' parts.")
       .def_property_readonly(
           "paging", [](const PythonReplicated& r) { return numbers_of(r.parameters->paging()); },

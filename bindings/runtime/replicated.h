@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "penstock/comm/shard_group.h"
-#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/rank_parameters.h"
 
 namespace penstock::bindings {
 
@@ -33,7 +33,7 @@ struct PythonReplicated {
   explicit PythonReplicated(ReplicaGroup& g) : group(g) {}
 
   ReplicaGroup& group;
-  std::optional<parameters::ReplicatedParameters> parameters;
+  std::optional<parameters::RankParameters> parameters;
 };
 
 }  // namespace penstock::bindings

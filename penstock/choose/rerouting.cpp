@@ -69,12 +69,12 @@ std::string Rerouting::why_not() const {
 }
 
 // Leaves out the rank, of the places tried, whose loss costs the shortest step.
-search::GoingOn Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order,
-                                              const Costs& costs) {
+search::RemainingRun Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order,
+                                                   const Costs& costs) {
   const mesh::Mesh mesh = mesh::make_mesh(layout_.mesh);
   const std::vector<Rank> pipe = mesh.group(Rank(0), Role::Pipe);
   const std::int32_t replicas = layout_.mesh.size(Role::OtherSamples);
-  std::optional<search::GoingOn> best;
+  std::optional<search::RemainingRun> best;
   std::vector<Rank> chosen;
   std::size_t tried = 0;
   for (const std::int32_t place : places_by_work(order, costs)) {
@@ -84,7 +84,7 @@ search::GoingOn Rerouting::leave_out_one_more(const verify::VerifiedSchedule& or
     if (++tried > kPlacesTried) break;
     std::vector<Rank> lost = left_out_;
     lost.push_back(left.back());
-    search::GoingOn found =
+    search::RemainingRun found =
         search::reroute({.schedule = order, .replicas = replicas, .lost = lost, .costs = costs});
     if (best && best->simulation.makespan <= found.simulation.makespan) continue;
     best = std::move(found);
@@ -101,7 +101,7 @@ Rerouted Rerouting::on(std::int64_t ranks, const std::optional<TimedLayout>& ins
       search::compute_order_of(program_on(config_, layout_).schedule()));
   const std::int64_t all = layout_.mesh.size();
   PENSTOCK_CHECK(all - std::ssize(left_out_) > ranks, ranks, " of ", all, " ranks");
-  std::optional<search::GoingOn> found;
+  std::optional<search::RemainingRun> found;
   while (all - std::ssize(left_out_) > ranks) found = leave_out_one_more(order, costs.costs());
   Rerouted rerouted{.program = verify::VerifiedSchedule::from(
                         lower::with_messages(found->schedule.schedule(), "penstock")),

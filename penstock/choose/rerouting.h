@@ -45,8 +45,8 @@ class Rerouting {
   std::string why_not() const;
 
  private:
-  search::GoingOn leave_out_one_more(const verify::VerifiedSchedule& order,
-                                     const simulate::Costs& costs);
+  search::RemainingRun leave_out_one_more(const verify::VerifiedSchedule& order,
+                                          const simulate::Costs& costs);
 
   const config::Config& config_;
   Layout layout_;

@@ -19,9 +19,9 @@ std::string without_key(const std::string& why, const std::string& key) {
   return rest == std::string::npos ? "" : why.substr(rest);
 }
 
-void note_absent(Taker taker, const Origins& origins, const std::string& name,
+void note_absent(Dialect dialect, const Origins& origins, const std::string& name,
                  std::vector<Finding>& findings) {
-  for (const AbsentKey& key : absent_keys(taker)) {
+  for (const AbsentKey& key : absent_keys(dialect)) {
     if (origins.contains(key.path)) continue;
     const auto is_left_open = [&](const Finding& each) {
       return each.is_auto && each.key == key.path;
@@ -75,18 +75,18 @@ std::string_view to_string(Verdict verdict) {
   return "";
 }
 
-std::vector<Finding> check_config(Taker taker, std::string text, const std::string& name) {
+std::vector<Finding> check_config(Dialect dialect, std::string text, const std::string& name) {
   json::Value root = json::parse(
       std::make_shared<const json::Source>(json::Source{.name = name, .text = std::move(text)}));
   Problems problems;
   apply_overrides(root, {}, problems);
   std::vector<Finding> findings;
-  Reader reader(taker, root, problems, &findings);
-  switch (taker) {
-    case Taker::Train:
+  Reader reader(dialect, root, problems, &findings);
+  switch (dialect) {
+    case Dialect::Train:
       read_values(Config(), [](auto& v, auto& c) { visit_config(v, c); }, reader, findings);
       break;
-    case Taker::Initialize:
+    case Dialect::Initialize:
       read_values(
           InitializeConfig(), [](auto& v, auto& c) { visit_initialize(v, c); }, reader, findings);
       break;
@@ -94,7 +94,7 @@ std::vector<Finding> check_config(Taker taker, std::string text, const std::stri
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.origin < b.origin; });
   for (Finding& finding : findings) finding.why = without_key(finding.why, finding.key);
-  note_absent(taker, reader.origins(), name, findings);
+  note_absent(dialect, reader.origins(), name, findings);
   return findings;
 }
 

@@ -1,7 +1,7 @@
 // What a configuration's keys come to, one by one: used, different from DeepSpeed's, or refused.
 //
-// `penstock config check` prints it.  The reader of the taker judges (reader.h), so the two cannot
-// disagree.  Knows no number of processes, and no model.
+// `penstock config check` prints it.  The reader of the dialect judges (reader.h), so the two
+// cannot disagree.  Knows no number of processes, and no model.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/config/dialect.h"
 #include "penstock/config/origin.h"
-#include "penstock/config/taker.h"
 
 namespace penstock::config {
 
@@ -35,9 +35,9 @@ inline constexpr std::size_t kFindingsMax = 1000;
 
 // A finding for every key of the text, in its order, then those for absent keys.
 // Law: none is Refused exactly when parse_config(text, name), or parse_initialize_config(), finds
-// no key and no value wrong; what the taker says then is about values that do not fit together.
+// no key and no value wrong; what the dialect says then is about values that do not fit together.
 // Throws: ParseError when the text breaks JSON's rules; ConfigError for more than kFindingsMax
 // keys.
-std::vector<Finding> check_config(Taker taker, std::string text, const std::string& name);
+std::vector<Finding> check_config(Dialect dialect, std::string text, const std::string& name);
 
 }  // namespace penstock::config

@@ -41,9 +41,9 @@ void add_row(Table& table, const ForeignKeys& row) {
   }
 }
 
-Table make_table(Taker taker) {
+Table make_table(Dialect dialect) {
   Table table;
-  for (const DeepSpeedRows& rows : {shared_rows(), rows_of(taker)}) {
+  for (const DeepSpeedRows& rows : {shared_rows(), rows_of(dialect)}) {
     for (const ForeignKeys& row : rows.foreign) add_row(table, row);
     table.differences.insert(table.differences.end(), rows.differences.begin(),
                              rows.differences.end());
@@ -52,10 +52,10 @@ Table make_table(Taker taker) {
   return table;
 }
 
-const Table& table_of(Taker taker) {
-  static const Table of_train = make_table(Taker::Train);
-  static const Table of_initialize = make_table(Taker::Initialize);
-  return taker == Taker::Train ? of_train : of_initialize;
+const Table& table_of(Dialect dialect) {
+  static const Table of_train = make_table(Dialect::Train);
+  static const Table of_initialize = make_table(Dialect::Initialize);
+  return dialect == Dialect::Train ? of_train : of_initialize;
 }
 
 bool same_value(std::string_view a, std::string_view b) {
@@ -64,8 +64,8 @@ bool same_value(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-const ForeignKeys* find_foreign(Taker taker, std::string_view path) {
-  const Table& table = table_of(taker);
+const ForeignKeys* find_foreign(Dialect dialect, std::string_view path) {
+  const Table& table = table_of(dialect);
   const auto found = table.keys.find(path);
   if (found != table.keys.end()) return found->second;
   for (std::size_t dot = path.rfind('.'); dot != std::string_view::npos && dot > 0;
@@ -88,19 +88,19 @@ std::string refusal(const ForeignKeys& row) {
   return str(row.fact, "; ", row.instead.empty() ? "leave it out" : row.instead);
 }
 
-bool is_foreign_section(Taker taker, std::string_view path) {
-  return table_of(taker).names.contains(path);
+bool is_foreign_section(Dialect dialect, std::string_view path) {
+  return table_of(dialect).names.contains(path);
 }
 
-std::vector<std::string> foreign_names(Taker taker, std::string_view section) {
-  const Table& table = table_of(taker);
+std::vector<std::string> foreign_names(Dialect dialect, std::string_view section) {
+  const Table& table = table_of(dialect);
   const auto found = table.names.find(section);
   if (found == table.names.end()) return {};
   return {found->second.begin(), found->second.end()};
 }
 
-std::string_view difference_of(Taker taker, std::string_view path, const json::Value& value) {
-  for (const Difference& difference : table_of(taker).differences) {
+std::string_view difference_of(Dialect dialect, std::string_view path, const json::Value& value) {
+  for (const Difference& difference : table_of(dialect).differences) {
     if (difference.path != path) continue;
     if (difference.value.empty() || difference.value == json::text_of(value)) {
       return difference.text;
@@ -109,10 +109,10 @@ std::string_view difference_of(Taker taker, std::string_view path, const json::V
   return {};
 }
 
-const std::vector<AbsentKey>& absent_keys(Taker taker) { return table_of(taker).absent; }
+const std::vector<AbsentKey>& absent_keys(Dialect dialect) { return table_of(dialect).absent; }
 
-std::vector<std::string> deepspeed_paths(Taker taker) {
-  const Table& table = table_of(taker);
+std::vector<std::string> deepspeed_paths(Dialect dialect) {
+  const Table& table = table_of(dialect);
   std::vector<std::string> paths;
   for (const auto& [path, row] : table.keys) paths.push_back(path);
   for (const auto& [path, row] : table.prefixes) paths.push_back(path);

@@ -1,7 +1,8 @@
-// DeepSpeed's configuration keys, and what each taker of a configuration makes of them: one table.
+// DeepSpeed's configuration keys, and what each dialect of a configuration makes of them: one
+// table.
 //
-// The reader asks it about keys that the taker's fields lack, check.h about differences in those
-// that both have.  Knows no place in a file.  A key that a taker has (fields.h,
+// The reader asks it about keys that the dialect's fields lack, check.h about differences in those
+// that both have.  Knows no place in a file.  A key that a dialect has (fields.h,
 // initialize_fields.h) is never in its list of foreign ones.
 // Source: what DeepSpeed 0.19 reads of its file.
 #pragma once
@@ -9,12 +10,12 @@
 #include <string_view>
 #include <vector>
 
-#include "penstock/config/taker.h"
+#include "penstock/config/dialect.h"
 #include "penstock/json/tree.h"
 
 namespace penstock::config {
 
-// Keys of DeepSpeed that a taker does not have.  A value that asks for what penstock does anyway
+// Keys of DeepSpeed that a dialect does not have.  A value that asks for what penstock does anyway
 // is taken, and nothing follows from it; any other is refused.
 struct ForeignKeys {
   std::string_view paths;    // Separated by blanks; "aio.*" stands for all keys in aio.
@@ -24,7 +25,7 @@ struct ForeignKeys {
 };
 
 // The row that the path is in; null where there is none.
-const ForeignKeys* find_foreign(Taker taker, std::string_view path);
+const ForeignKeys* find_foreign(Dialect dialect, std::string_view path);
 
 // Whether `value` asks for nothing but what penstock does.
 bool is_taken(const ForeignKeys& row, const json::Value& value);
@@ -32,14 +33,14 @@ bool is_taken(const ForeignKeys& row, const json::Value& value);
 // "penstock trains in float32; leave it out": why any other value is refused.
 std::string refusal(const ForeignKeys& row);
 
-// Whether some foreign key is inside: is_foreign_section(taker, "fp16").
-bool is_foreign_section(Taker taker, std::string_view path);
+// Whether some foreign key is inside: is_foreign_section(dialect, "fp16").
+bool is_foreign_section(Dialect dialect, std::string_view path);
 
 // The names that may stand in a section because DeepSpeed has them; "" is the top level.
-std::vector<std::string> foreign_names(Taker taker, std::string_view section);
+std::vector<std::string> foreign_names(Dialect dialect, std::string_view section);
 
 // What is different about a key that both have, with that value; "" where nothing is.
-std::string_view difference_of(Taker taker, std::string_view path, const json::Value& value);
+std::string_view difference_of(Dialect dialect, std::string_view path, const json::Value& value);
 
 // A key that both have, and that means something to DeepSpeed when it is absent.
 struct AbsentKey {
@@ -47,9 +48,9 @@ struct AbsentKey {
   std::string_view given;  // Key without which the row means nothing; "": it means every file.
   std::string_view difference;
 };
-const std::vector<AbsentKey>& absent_keys(Taker taker);
+const std::vector<AbsentKey>& absent_keys(Dialect dialect);
 
 // Every path of the table, for tests: foreign ones, and those with a difference.
-std::vector<std::string> deepspeed_paths(Taker taker);
+std::vector<std::string> deepspeed_paths(Dialect dialect);
 
 }  // namespace penstock::config

@@ -284,11 +284,11 @@ constexpr auto kAbsentFromInitialize = std::to_array<AbsentKey>({
 
 DeepSpeedRows shared_rows() { return {kForeign, kDifferences, kAbsent}; }
 
-DeepSpeedRows rows_of(Taker taker) {
-  switch (taker) {
-    case Taker::Train:
+DeepSpeedRows rows_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::Train:
       return {kForeignToTrain, kDifferencesOfTrain, kAbsentFromTrain};
-    case Taker::Initialize:
+    case Dialect::Initialize:
       return {kForeignToInitialize, kDifferencesOfInitialize, kAbsentFromInitialize};
   }
   return {};

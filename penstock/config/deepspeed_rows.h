@@ -1,17 +1,17 @@
 // The rows of the table of DeepSpeed's keys, as they are written down.
 //
-// deepspeed_keys.cpp finds a key in them.  What both takers make alike of a key is there once.
-// Knows no order, and not which keys a taker has.
+// deepspeed_keys.cpp finds a key in them.  What both dialects make alike of a key is there once.
+// Knows no order, and not which keys a dialect has.
 #pragma once
 #include <span>
 #include <string_view>
 
 #include "penstock/config/deepspeed_keys.h"
-#include "penstock/config/taker.h"
+#include "penstock/config/dialect.h"
 
 namespace penstock::config {
 
-// A key that a taker has, and in which it differs from DeepSpeed.
+// A key that a dialect has, and in which it differs from DeepSpeed.
 struct Difference {
   std::string_view path;
   std::string_view text;
@@ -25,6 +25,6 @@ struct DeepSpeedRows {
 };
 
 DeepSpeedRows shared_rows();
-DeepSpeedRows rows_of(Taker taker);  // Rows of one taker, beside the shared ones.
+DeepSpeedRows rows_of(Dialect dialect);  // Rows of one dialect, beside the shared ones.
 
 }  // namespace penstock::config

@@ -82,15 +82,15 @@ class Lister : public PathVisitor {
   std::vector<KeyInfo> keys_;
 };
 
-std::vector<KeyInfo> list_keys(Taker taker) {
+std::vector<KeyInfo> list_keys(Dialect dialect) {
   Lister lister;
-  switch (taker) {
-    case Taker::Train: {
+  switch (dialect) {
+    case Dialect::Train: {
       const Config defaults;
       visit_config(lister, defaults);
       break;
     }
-    case Taker::Initialize: {
+    case Dialect::Initialize: {
       const InitializeConfig defaults;
       visit_initialize(lister, defaults);
       break;
@@ -100,10 +100,10 @@ std::vector<KeyInfo> list_keys(Taker taker) {
 }
 
 // The only key of another section with that name: a "lr" at the top level is optimizer.params.lr.
-std::optional<std::string> misplaced(Taker taker, std::string_view key) {
+std::optional<std::string> misplaced(Dialect dialect, std::string_view key) {
   if (key.size() > kWordMax) return {};
   std::optional<std::string> found;
-  for (const KeyInfo& known : known_keys(taker)) {
+  for (const KeyInfo& known : known_keys(dialect)) {
     if (!known.path.ends_with(str(".", key))) continue;
     if (found) return {};
     found = known.path;
@@ -126,20 +126,20 @@ std::vector<std::string> known_paths() {
 
 }  // namespace
 
-const std::vector<KeyInfo>& known_keys(Taker taker) {
-  static const std::vector<KeyInfo> of_train = list_keys(Taker::Train);
-  static const std::vector<KeyInfo> of_initialize = list_keys(Taker::Initialize);
-  return taker == Taker::Train ? of_train : of_initialize;
+const std::vector<KeyInfo>& known_keys(Dialect dialect) {
+  static const std::vector<KeyInfo> of_train = list_keys(Dialect::Train);
+  static const std::vector<KeyInfo> of_initialize = list_keys(Dialect::Initialize);
+  return dialect == Dialect::Train ? of_train : of_initialize;
 }
 
-std::string unknown_key(Taker taker, std::string_view key, std::string_view section,
+std::string unknown_key(Dialect dialect, std::string_view key, std::string_view section,
                         const std::vector<std::string>& siblings) {
   std::string text = str("unknown key ", in_quotes(key));
   if (!section.empty()) text += str(" in ", section);
-  if (const auto path = misplaced(taker, key))
+  if (const auto path = misplaced(dialect, key))
     return str(text, "; did you mean ", json_quote(*path), "?");
   std::vector<std::string> candidates = siblings;
-  const std::vector<std::string> foreign = foreign_names(taker, section);
+  const std::vector<std::string> foreign = foreign_names(dialect, section);
   candidates.insert(candidates.end(), foreign.begin(), foreign.end());
   return text + suggest(key, candidates);
 }
@@ -148,17 +148,18 @@ std::string unknown_path(std::string_view path) {
   const std::vector<std::string> paths = known_paths();
   if (std::binary_search(paths.begin(), paths.end(), path)) return "";
   const std::string text = str("unknown key ", in_quotes(path));
-  if (const ForeignKeys* const row = find_foreign(Taker::Train, path)) {
+  if (const ForeignKeys* const row = find_foreign(Dialect::Train, path)) {
     return str(text, ": it is DeepSpeed's; ", refusal(*row));
   }
-  if (is_foreign_section(Taker::Train, path))
+  if (is_foreign_section(Dialect::Train, path))
     return str(text, ": DeepSpeed has it, penstock does not");
   const std::size_t dot = path.rfind('.');
   const std::string_view last = dot == std::string_view::npos ? path : path.substr(dot + 1);
-  const auto moved = misplaced(Taker::Train, last);
+  const auto moved = misplaced(Dialect::Train, last);
   const std::string near = suggest(path, paths);
   if (near.empty() && moved) return str(text, "; did you mean ", json_quote(*moved), "?");
-  if (near.empty() && dot == std::string_view::npos) return unknown_key(Taker::Train, path, "", {});
+  if (near.empty() && dot == std::string_view::npos)
+    return unknown_key(Dialect::Train, path, "", {});
   return text + near;
 }
 

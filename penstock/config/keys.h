@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "penstock/config/taker.h"
+#include "penstock/config/dialect.h"
 
 namespace penstock::config {
 
@@ -21,13 +21,13 @@ struct KeyInfo {
   std::string meaning;  // A phrase.
 };
 
-// All keys that the taker has, in the order of its table.
-const std::vector<KeyInfo>& known_keys(Taker taker = Taker::Train);
+// All keys that the dialect has, in the order of its table.
+const std::vector<KeyInfo>& known_keys(Dialect dialect = Dialect::Train);
 
 // What an error says about a key that is none of `siblings`, the keys of its section, nor one of
 // DeepSpeed's there: the nearest one, or the section where the key belongs.  `section` is "" at the
 // top level.
-std::string unknown_key(Taker taker, std::string_view key, std::string_view section,
+std::string unknown_key(Dialect dialect, std::string_view key, std::string_view section,
                         const std::vector<std::string>& siblings);
 
 // The same for the whole path of an override of penstock train; empty when `path` names a key or a

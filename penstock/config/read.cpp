@@ -61,7 +61,7 @@ ReadConfig parse_config(std::string text, const std::string& name,
   Problems problems;
   apply_overrides(root, overrides, problems);
   ReadConfig result;
-  Reader reader(Taker::Train, root, problems);
+  Reader reader(Dialect::Train, root, problems);
   visit_config(reader, result.config);
   reader.judge_other_keys();
   problems.raise();
@@ -77,7 +77,7 @@ ReadInitializeConfig parse_initialize_config(json::Source source, const Schedule
   result.root = json::parse(std::make_shared<const json::Source>(std::move(source)));
   Problems problems;
   apply_overrides(result.root, {}, problems);
-  Reader reader(Taker::Initialize, result.root, problems);
+  Reader reader(Dialect::Initialize, result.root, problems);
   visit_initialize(reader, result.config);
   reader.judge_other_keys();
   problems.raise();

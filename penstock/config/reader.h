@@ -1,6 +1,6 @@
 // The visitor that takes the values of a configuration out of a JSON tree, and judges every key.
 //
-// parse_config() and check_config() run it over the table of a taker (fields.h,
+// parse_config() and check_config() run it over the table of a dialect (fields.h,
 // initialize_fields.h).  Keys that the table lacks go to deepspeed_keys.h; what is in neither is
 // unknown.  Knows no checks across keys (validate.h).
 #pragma once
@@ -14,10 +14,10 @@
 #include "penstock/config/check.h"
 #include "penstock/config/classes.h"
 #include "penstock/config/deepspeed_keys.h"
+#include "penstock/config/dialect.h"
 #include "penstock/config/fields.h"
 #include "penstock/config/keys.h"
 #include "penstock/config/origin.h"
-#include "penstock/config/taker.h"
 #include "penstock/config/wording.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -28,9 +28,9 @@ namespace penstock::config {
 class Reader {
  public:
   // `findings`, where it is not null, gets one for every key.
-  Reader(Taker taker, const json::Value& root, Problems& problems,
+  Reader(Dialect dialect, const json::Value& root, Problems& problems,
          std::vector<Finding>* findings = nullptr)
-      : taker_(taker), problems_(problems), findings_(findings) {
+      : dialect_(dialect), problems_(problems), findings_(findings) {
     scope_.object = as_object("the config", root);
   }
 
@@ -46,7 +46,7 @@ class Reader {
              is_auto(member->value));
     } else {
       origins_[path] = origin_of(member->value);
-      const std::string_view difference = difference_of(taker_, path, member->value);
+      const std::string_view difference = difference_of(dialect_, path, member->value);
       note(*member, path, difference.empty() ? Verdict::Used : Verdict::Different, difference);
     }
   }
@@ -77,7 +77,7 @@ class Reader {
       for (const json::Member& member : *scope_.object) {
         const std::string path = join_path(scope_.path, member.key);
         const Argument* const argument = find_argument(of, member.key);
-        if (argument == nullptr && find_foreign(taker_, path) != nullptr) continue;
+        if (argument == nullptr && find_foreign(dialect_, path) != nullptr) continue;
         scope_.keys.push_back(member.key);
         if (argument == nullptr) {
           refuse(origin_of_key(member), path, unknown_argument(of, path, member.key));
@@ -87,7 +87,7 @@ class Reader {
                  is_auto(member.value));
         } else {
           origins_[path] = origin_of(member.value);
-          const std::string_view difference = difference_of(taker_, path, member.value);
+          const std::string_view difference = difference_of(dialect_, path, member.value);
           note(member, path, difference.empty() ? Verdict::Used : Verdict::Different, difference);
         }
       }
@@ -144,7 +144,7 @@ class Reader {
   // DeepSpeed's words for a value that is as if it were absent; arguments of classes are what they
   // are.
   bool is_left_open(const json::Member& member) const {
-    if (taker_ != Taker::Initialize || scope_.path.ends_with(".params")) return false;
+    if (dialect_ != Dialect::Initialize || scope_.path.ends_with(".params")) return false;
     return member.value.is_null() || is_auto(member.value);
   }
 
@@ -177,7 +177,7 @@ class Reader {
   std::string unknown_argument(const ClassName& of, const std::string& path,
                                const std::string& name) const {
     const NamedClass* const found = of.find();
-    if (found == nullptr) return unknown_key(taker_, name, scope_.path, {});
+    if (found == nullptr) return unknown_key(dialect_, name, scope_.path, {});
     std::vector<std::string> names;
     for (const Argument& argument : found->arguments) names.emplace_back(argument.name);
     return str(path, ": ", found->name, " has no such argument", suggest(name, names));
@@ -197,8 +197,8 @@ class Reader {
     if (problems_.full() && findings_ == nullptr) return;
     const std::string path = join_path(section, member.key);
     const bool is_name = member.key.find('.') == std::string::npos;
-    const ForeignKeys* const row = is_name ? find_foreign(taker_, path) : nullptr;
-    const bool is_section = is_name && is_foreign_section(taker_, path);
+    const ForeignKeys* const row = is_name ? find_foreign(dialect_, path) : nullptr;
+    const bool is_section = is_name && is_foreign_section(dialect_, path);
     if ((row != nullptr || is_section) && is_left_open(member)) {
       note_left_open(member, path);
     } else if (row != nullptr && is_taken(*row, member.value)) {
@@ -209,7 +209,7 @@ class Reader {
     } else if (is_section) {
       judge_all(path, member.value);
     } else {
-      refuse(origin_of_key(member), path, unknown_key(taker_, member.key, section, siblings));
+      refuse(origin_of_key(member), path, unknown_key(dialect_, member.key, section, siblings));
     }
   }
 
@@ -240,7 +240,7 @@ class Reader {
                           " keys; is it the right file?"));
   }
 
-  Taker taker_;
+  Dialect dialect_;
   Scope scope_;
   const Selector* missing_choice_ = nullptr;
   std::set<std::string, std::less<>> failed_;

@@ -13,9 +13,9 @@ namespace {
 // While it lives, parameters that are spread come when they are read, and go for the next.
 class Reading {
  public:
-  explicit Reading(const std::vector<SpreadParameters*>& all) {
+  explicit Reading(const std::vector<ZeroInitParameters*>& all) {
     std::vector<std::shared_ptr<Page>> pages;
-    for (const SpreadParameters* each : all) {
+    for (const ZeroInitParameters* each : all) {
       const auto theirs = each->pages();
       pages.insert(pages.end(), theirs.begin(), theirs.end());
     }
@@ -36,19 +36,19 @@ class Reading {
 
 // What was spread has them already, and becomes whole here unless it comes and goes again.
 void share_first_values(const std::vector<ParameterSet>& sets,
-                        const std::vector<SpreadParameters*>& spread_before,
+                        const std::vector<ZeroInitParameters*>& spread_before,
                         const GrowingParameters& growing, comm::Communicator& communicator) {
   std::unordered_set<const at::TensorImpl*> goes_on, was_spread;
   partition::Persistence persistence(growing.options().zero.persistence);
   const partition::GrowingOwnership rules(growing.rules(), &persistence);
   for (const ParameterSet& set : sets) {
     for (const stage::NamedParameter& each : set.parameters) {
-      const auto presence = rules.presence_of(described(each), set.whereabouts);
+      const auto presence = rules.presence_of(described(each), set.may_leave);
       if (presence == partition::Presence::Whole) continue;
       goes_on.insert(each.tensor.unsafeGetTensorImpl());
     }
   }
-  for (const SpreadParameters* spread : spread_before) {
+  for (const ZeroInitParameters* spread : spread_before) {
     for (const stage::NamedParameter& each : spread->parameters()) {
       const at::TensorImpl* const tensor = each.tensor.unsafeGetTensorImpl();
       was_spread.insert(tensor);
@@ -72,28 +72,28 @@ GrowingParameters::GrowingParameters(const ReplicaOptions& options, comm::ShardG
       rules_(sharing_rules(options.zero, options.pieces, group.size(), options.device)),
       persistence_(options.zero.persistence) {}
 
-void GrowingParameters::begin_set(partition::Whereabouts whereabouts) {
-  whereabouts_ = whereabouts;
+void GrowingParameters::begin_set(partition::MayLeave may_leave) {
+  may_leave_ = may_leave;
   sets_.push_back(std::make_unique<ParameterShards>(group_, rules_, options_.pieces, &persistence_,
                                                     &tied_pages_));
 }
 
 void GrowingParameters::add(const stage::NamedParameter& parameter, Ties ties) {
-  sets_.back()->add(parameter, ties, whereabouts_);
+  sets_.back()->add(parameter, ties, may_leave_);
 }
 
 void GrowingParameters::end_set() { sets_.back()->close(); }
 
 std::unique_ptr<GrowingParameters> grow(const std::vector<ParameterSet>& sets,
                                         const ReplicaOptions& options,
-                                        const std::vector<SpreadParameters*>& spread_before,
+                                        const std::vector<ZeroInitParameters*>& spread_before,
                                         comm::ShardGroup& group, comm::Communicator& communicator) {
   auto growing = std::make_unique<GrowingParameters>(options, group);
   const at::NoGradGuard no_grad;
   Reading reading(spread_before);
   share_first_values(sets, spread_before, *growing, communicator);
   for (const ParameterSet& given : sets) {
-    growing->begin_set(given.whereabouts);
+    growing->begin_set(given.may_leave);
     for (const stage::NamedParameter& each : given.parameters) growing->add(each);
     growing->end_set();
   }

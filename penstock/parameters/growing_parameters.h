@@ -1,7 +1,7 @@
 // The parameters of a rank while they are added, layer by layer: each goes to where its Ownership
 // says before the next layer is made, so that no rank ever has all of them whole.
 //
-// RankModel adds to one; ReplicatedParameters are made of it when all are there, and keep it.
+// RankModel adds to one; RankParameters are made of it when all are there, and keep it.
 // Knows no gradients, no programs and no optimizer.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 #include "penstock/execute/progress.h"
 #include "penstock/offload/place.h"
 #include "penstock/parameters/parameter_shards.h"
-#include "penstock/parameters/spread_parameters.h"
+#include "penstock/parameters/zero_init_parameters.h"
 #include "penstock/parameters/zero_options.h"
 #include "penstock/partition/gradient_buckets.h"
 #include "penstock/partition/ownership.h"
@@ -25,7 +25,7 @@ namespace penstock::parameters {
 
 struct ParameterSet {
   std::vector<stage::NamedParameter> parameters;
-  partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo;
+  partition::MayLeave may_leave = partition::MayLeave::Yes;
 };
 
 struct ReplicaOptions {
@@ -47,7 +47,7 @@ class GrowingParameters {
   GrowingParameters& operator=(const GrowingParameters&) = delete;
 
   // What add() adds from now on is the next set, until end_set().
-  void begin_set(partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
+  void begin_set(partition::MayLeave may_leave = partition::MayLeave::Yes);
   // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
   void add(const stage::NamedParameter& parameter, Ties ties = Ties::Unshared);
   void end_set();
@@ -64,7 +64,7 @@ class GrowingParameters {
   partition::SharingRules rules_;
   partition::Persistence persistence_;
   TiedPages tied_pages_;
-  partition::Whereabouts whereabouts_ = partition::Whereabouts::ComeAndGo;
+  partition::MayLeave may_leave_ = partition::MayLeave::Yes;
   std::vector<std::unique_ptr<ParameterShards>> sets_;
 };
 
@@ -73,7 +73,7 @@ class GrowingParameters {
 // REQUIRES: each is there once, under a name of its own.
 std::unique_ptr<GrowingParameters> grow(const std::vector<ParameterSet>& sets,
                                         const ReplicaOptions& options,
-                                        const std::vector<SpreadParameters*>& spread_before,
+                                        const std::vector<ZeroInitParameters*>& spread_before,
                                         comm::ShardGroup& group, comm::Communicator& communicator);
 
 }  // namespace penstock::parameters

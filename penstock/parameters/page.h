@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "penstock/comm/shard_group.h"
-#include "penstock/parameters/held_parameters.h"
+#include "penstock/parameters/page_parameters.h"
 #include "penstock/parameters/piece_memory.h"
 #include "penstock/stage/stage_layers.h"
 
@@ -44,7 +44,7 @@ class Page {
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(flat_.numel()) * flat_.element_size();
   }
-  const HeldParameters& held() const { return held_; }
+  const PageParameters& held() const { return held_; }
 
   // Away, or here: whole, or about to be, from fetch() to drop().
   bool is_here() const { return is_here_; }
@@ -54,7 +54,7 @@ class Page {
   // Collective, unless it is here: begins to gather it; await() ends that.
   void fetch();
   void await();
-  // Throws: as HeldParameters::check_unchanged(), of changes since it came.
+  // Throws: as PageParameters::check_unchanged(), of changes since it came.
   void drop();
   // Makes it away, if it may go, and used by nobody.  Called after a run that has failed.
   void give_up();
@@ -85,7 +85,7 @@ class Page {
   at::Tensor flat_;
   at::Tensor row_;    // This rank's row of flat_.
   at::Tensor piece_;  // This rank's row, or what is kept of it while the page is away.
-  HeldParameters held_;
+  PageParameters held_;
   bool is_here_;
   std::int32_t pins_ = 0;
   std::unique_ptr<comm::Transfer> coming_;

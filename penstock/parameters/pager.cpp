@@ -269,7 +269,7 @@ void Pager::read_next(const paging::Trace& trace, std::size_t position) const {
   }
 }
 
-Whereabouts Pager::here() const {
+WordPlace Pager::here() const {
   return {.run = run_, .hash = follower_ == nullptr ? 0 : follower_->hash()};
 }
 

@@ -103,7 +103,7 @@ class Pager {
   void read_next(const paging::Trace& trace, std::size_t position) const;
   void say(Word word);
   void agree(Word word);
-  Whereabouts here() const;
+  WordPlace here() const;
   void keep_up_with_group();
 
   comm::ShardGroup& group_;

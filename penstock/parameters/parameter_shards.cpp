@@ -46,11 +46,11 @@ ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
 }
 
 void ParameterShards::add(stage::NamedParameter parameter, Ties ties,
-                          partition::Whereabouts whereabouts) {
+                          partition::MayLeave may_leave) {
   if (parameter.tensor.requires_grad()) trained_.push_back(parameters_.size());
   const partition::Parameter size = described(parameter, ties);
   parameters_.push_back(std::move(parameter));
-  if (const auto full = growing_.add(size, whereabouts)) make_page(*full);
+  if (const auto full = growing_.add(size, may_leave)) make_page(*full);
 }
 
 void ParameterShards::close() {

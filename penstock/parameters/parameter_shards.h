@@ -1,7 +1,7 @@
 // A set of parameters, placed over the ranks of a data group as its Ownership says
 // (partition/ownership.h).
 //
-// ReplicatedParameters make one for each set; zero.Init makes one for each module that it spreads.
+// RankParameters make one for each set; zero.Init makes one for each module that it spreads.
 // Each bucket of the Ownership has a page (page.h), which has the parameters' values.  A page is
 // always whole, and gather() brings what other ranks have updated; or it comes and goes.  The
 // optimizer steps on the slices of trainable parameters.  A parameter without a bucket stays as it
@@ -63,7 +63,7 @@ class ParameterShards {
   // Parameters stay the tensors that they are; the values of those in a bucket move into its page.
   // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
   void add(stage::NamedParameter parameter, Ties ties = Ties::Unshared,
-           partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
+           partition::MayLeave may_leave = partition::MayLeave::Yes);
   // Ends the adding.  The functions below are for afterwards.
   void close();
 

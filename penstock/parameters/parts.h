@@ -1,6 +1,6 @@
 // What a rank updates: its parameters, or, with ZeRO, its slices of them.
 //
-// ReplicatedParameters fill it; the optimizer, the gradient norm and clipping go by it, and so are
+// RankParameters fill it; the optimizer, the gradient norm and clipping go by it, and so are
 // the same for whole parameters and for shards.  Knows no stages and no connections.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 // What a program has made of parameters by itself: other memory, other values.
 //
-// ReplicatedParameters have one.  Whoever takes steps looks before each, so that training goes on
+// RankParameters have one.  Whoever takes steps looks before each, so that training goes on
 // from what was set, and so that ranks can compare what each has set.  Knows no optimizer.
 #pragma once
 #include <ATen/core/Tensor.h>

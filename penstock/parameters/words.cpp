@@ -66,7 +66,7 @@ std::string place_of(const std::string& run) {
 Words::Words(comm::ShardGroup& group, std::function<std::string(paging::PageId)> name_of)
     : group_(group), name_of_(std::move(name_of)), tag_(group.reserve_tags(1)) {}
 
-void Words::say(Word word, const Whereabouts& where) {
+void Words::say(Word word, const WordPlace& where) {
   if (group_.size() == 1) return;
   Said said{.mine = word, .all = at::zeros({group_.size(), kColumns}, at::kLong)};
   auto* mine = said.all.data_ptr<std::int64_t>() + kColumns * group_.place();
@@ -79,7 +79,7 @@ void Words::say(Word word, const Whereabouts& where) {
   while (said_.size() > kUnheard || (!said_.empty() && said_.front().transfer->is_over())) hear();
 }
 
-void Words::agree(Word word, const Whereabouts& where) {
+void Words::agree(Word word, const WordPlace& where) {
   say(word, where);
   while (!said_.empty()) hear();
 }

@@ -37,7 +37,7 @@ struct Word {
 };
 
 // The place of a rank when it says a word.
-struct Whereabouts {
+struct WordPlace {
   std::string run;         // Its name, of which 8 letters count; empty: in none.
   std::uint64_t hash = 0;  // Hash of the pages that it has used.
 };
@@ -48,10 +48,10 @@ class Words {
   Words(comm::ShardGroup& group, std::function<std::string(paging::PageId)> name_of);
 
   // Throws: CommError, where another rank has said something else before.
-  void say(Word word, const Whereabouts& where);
+  void say(Word word, const WordPlace& where);
   // The same, once all have said what they say next.
   // Throws: CommError, where that is something else, or a rank has said nothing by the deadline.
-  void agree(Word word, const Whereabouts& where);
+  void agree(Word word, const WordPlace& where);
   // What has been said is heard no more.
   void forget() { said_.clear(); }
 

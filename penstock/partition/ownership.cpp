@@ -60,8 +60,8 @@ GrowingOwnership::GrowingOwnership(const SharingRules& rules, Persistence* persi
                  rules.bucket_bytes, " bytes");
 }
 
-Presence GrowingOwnership::presence_of(const Parameter& parameter, Whereabouts whereabouts) const {
-  const bool may_go = whereabouts == Whereabouts::ComeAndGo || !parameter.is_trainable;
+Presence GrowingOwnership::presence_of(const Parameter& parameter, MayLeave may_leave) const {
+  const bool may_go = may_leave == MayLeave::Yes || !parameter.is_trainable;
   if (!may_go || !ownership_.rules.come_and_go()) return Presence::Whole;
   const bool stays =
       persistence_ != nullptr && persistence_->stays(parameter.name, parameter.elements);
@@ -93,12 +93,10 @@ void GrowingOwnership::append(std::size_t bucket) {
   parameter.bucket = bucket;
 }
 
-std::optional<std::size_t> GrowingOwnership::add(const Parameter& parameter,
-                                                 Whereabouts whereabouts) {
+std::optional<std::size_t> GrowingOwnership::add(const Parameter& parameter, MayLeave may_leave) {
   PENSTOCK_CHECK(parameter.elements >= 0 && parameter.element_bytes >= 1, parameter.name);
   const SharingRules& rules = ownership_.rules;
-  const Holding holding{parameter, presence_of(parameter, whereabouts),
-                        updater_of(parameter, rules)};
+  const Holding holding{parameter, presence_of(parameter, may_leave), updater_of(parameter, rules)};
   ownership_.parameters.push_back(holding);
   // What is whole, and updated by nobody or by every rank, is not cut.
   if (holding.presence == Presence::Whole && holding.updater != Updater::Owners) return {};

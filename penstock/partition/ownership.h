@@ -147,7 +147,7 @@ struct Ownership {
 };
 
 // Whether a set's trainable parameters may leave the rank under ZeRO 3.  Frozen ones always may.
-enum class Whereabouts : std::uint8_t { ComeAndGo, Stay };
+enum class MayLeave : std::uint8_t { Yes, No };
 
 // An Ownership whose parameters become known one after the other, as layers are made.  A bucket
 // holds up to SharingRules::bucket_bytes, or one parameter that is larger.  A parameter without
@@ -159,12 +159,11 @@ class GrowingOwnership {
   explicit GrowingOwnership(const SharingRules& rules, Persistence* persistence = nullptr);
 
   // The presence that add() would give it.  REQUIRES: parameters are asked for in model order.
-  Presence presence_of(const Parameter& parameter, Whereabouts whereabouts) const;
+  Presence presence_of(const Parameter& parameter, MayLeave may_leave) const;
 
   // The next parameter, in model order.  Returns the bucket that is complete with it, or before it,
   // if one is.  REQUIRES: elements >= 0; element_bytes >= 1, one for each type.
-  std::optional<std::size_t> add(const Parameter& parameter,
-                                 Whereabouts whereabouts = Whereabouts::ComeAndGo);
+  std::optional<std::size_t> add(const Parameter& parameter, MayLeave may_leave = MayLeave::Yes);
   // There are no more.  Returns the buckets that are complete now.
   std::vector<std::size_t> close();
 

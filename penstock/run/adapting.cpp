@@ -75,12 +75,13 @@ adapt::Settings settings_of(const config::ScheduleConfig& config) {
 }  // namespace
 
 Adapting::Adapting(const config::Config& config, c10::Device device, train::Trainer& trainer,
-                   comm::Communicator& communicator, execute::Progress& progress, Ears ears)
+                   comm::Communicator& communicator, execute::Progress& progress,
+                   Listeners listeners)
     : config_(config.schedule),
       trainer_(trainer),
       communicator_(communicator),
       progress_(progress),
-      ears_(std::move(ears)),
+      listeners_(std::move(listeners)),
       patience_(std::min(kSecondsMax, kShareOfSilence * config.launch.heartbeat_seconds)),
       measures_(config_.window_steps > 0 && device.is_cpu() &&
                 trainer.layout().schedule.schedule().replicas == 1),
@@ -97,7 +98,7 @@ Adapting::Adapting(const config::Config& config, c10::Device device, train::Trai
   }
   adapts_ = program.ranks() > 1;
   if (!adapts_) {
-    if (is_root()) ears_.tell(str("schedule.adapt = true has no effect: ", *no_plans_));
+    if (is_root()) listeners_.tell(str("schedule.adapt = true has no effect: ", *no_plans_));
   } else if (no_plans_) {
     throw ConfigError(str("schedule.adapt = true: ", schedule::title(program),
                           " has no other order: ", *no_plans_),
@@ -129,8 +130,8 @@ void Adapting::resume() {
     }
   }();
   if (!is_root()) return;
-  ears_.tell(objection ? str("the checkpoint's program is not gone on with: ", *objection)
-                       : std::string("going on with the program that the run had changed to"));
+  listeners_.tell(objection ? str("the checkpoint's program is not gone on with: ", *objection)
+                            : std::string("going on with the program that the run had changed to"));
 }
 
 void Adapting::begin_window() {
@@ -175,14 +176,14 @@ adapt::WindowCosts Adapting::share() {
 
 void Adapting::tell(const measure::RunEvent& event) {
   if (!is_root()) return;
-  ears_.tell(event.reason);
-  ears_.note(event);
+  listeners_.tell(event.reason);
+  listeners_.note(event);
 }
 
 void Adapting::conclude(const adapt::WindowCosts& window) {
   const adapt::Outcome outcome = adaptation_.after(window);
   if (is_root()) {
-    ears_.write("costs.json", simulate::to_json(adaptation_.known().costs()) + "\n");
+    listeners_.write("costs.json", simulate::to_json(adaptation_.known().costs()) + "\n");
   }
   if (outcome.judged) judge(*outcome.judged, window.last_step);
   if (outcome.told && is_root()) {
@@ -216,8 +217,8 @@ adapt::Proposal Adapting::search() const {
 void Adapting::announce(const adapt::Proposal& proposal, std::int64_t step) {
   const std::string name = str("schedule-after-", step);
   const verify::VerifiedSchedule& program = trainer_.layout().schedule;
-  ears_.write(name + ".csv", schedule::to_csv(program.schedule()));
-  ears_.write(
+  listeners_.write(name + ".csv", schedule::to_csv(program.schedule()));
+  listeners_.write(
       name + ".svg",
       render::schedule_svg(program, simulate::simulate(program, adaptation_.known().costs())));
   tell({.kind = RunEventKind::ProgramChanged,

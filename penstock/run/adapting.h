@@ -29,7 +29,7 @@ namespace penstock::run {
 class Adapting {
  public:
   // The one who hears of it, on rank 0.
-  struct Ears {
+  struct Listeners {
     std::function<void(const std::string&)> tell;
     std::function<void(measure::RunEvent)> note;
     std::function<void(const std::string& name, std::string content)> write;  // A file.
@@ -38,7 +38,7 @@ class Adapting {
   // All that is a reference outlives it.
   // Throws: ConfigError for a run that is to change its program, and cannot.
   Adapting(const config::Config& config, c10::Device device, train::Trainer& trainer,
-           comm::Communicator& communicator, execute::Progress& progress, Ears ears);
+           comm::Communicator& communicator, execute::Progress& progress, Listeners listeners);
 
   // Goes on with the program of the checkpoint that the run was resumed from, if it had changed and
   // fits.  Collective.
@@ -67,7 +67,7 @@ class Adapting {
   train::Trainer& trainer_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
-  Ears ears_;
+  Listeners listeners_;
   std::chrono::duration<double> patience_;  // Time for a search: the other ranks wait for it.
   bool measures_ = false;
   bool adapts_ = false;

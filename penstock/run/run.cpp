@@ -129,12 +129,13 @@ class Run {
     const auto note = [this](measure::RunEvent event) { record_.note(std::move(event)); };
     checkpoints_.emplace(config_, trained_.trainer(), communicator, progress_, trained_.facts(),
                          tell, note);
-    adapting_.emplace(config_, trained_.device(), trained_.trainer(), communicator, progress_,
-                      Adapting::Ears{.tell = tell,
-                                     .note = note,
-                                     .write = [this](const std::string& name, std::string content) {
-                                       record_.replace(name, std::move(content));
-                                     }});
+    adapting_.emplace(
+        config_, trained_.device(), trained_.trainer(), communicator, progress_,
+        Adapting::Listeners{.tell = tell,
+                            .note = note,
+                            .write = [this](const std::string& name, std::string content) {
+                              record_.replace(name, std::move(content));
+                            }});
     checkpoints_->resume();
     adapting_->resume();
   }

@@ -38,7 +38,7 @@ void make_states(Trainer& trainer,
   update::Optimizer& optimizer = trainer.optimizer();
   const std::vector<std::string_view> names = optimizer.state_names();
   for (const auto& set : trainer.rank_model().replicated().kept()) {
-    for (const parameters::KeptParameter& each : set) {
+    for (const parameters::OwnedElements& each : set) {
       if (!each.part) continue;
       const bool are_known = std::ranges::any_of(
           names, [&](std::string_view name) { return is_known(each.parameter.name, name); });

@@ -138,7 +138,7 @@ Order order_of(const Ways& ways, const Windows& windows) {
     // Stages whose W is open, by time and size of the W.
     std::map<std::pair<double, double>, std::deque<std::uint16_t>> open;
     for (const Step& step : windows.steps(rank)) {
-      Turn turn = ways.turns[step.turn];
+      SearchStep turn = ways.turns[step.turn];
       auto& stages =
           open[{problem.time({turn.stage, Kind::Weight}, 0), problem.size(turn.stage, 0)}];
       if (turn.kind == Kind::Input) stages.push_back(turn.stage);
@@ -177,7 +177,7 @@ bool has_equal_microbatches(const Problem& problem) {
     for (std::size_t m = 1; m < problem.chains().microbatches(s); ++m) {
       if (problem.size(s, m) != problem.size(s, 0)) return false;
       for (const Kind kind : kEveryKind) {
-        const Turn turn{static_cast<std::uint16_t>(s), kind};
+        const SearchStep turn{static_cast<std::uint16_t>(s), kind};
         const bool crosses = kind != Kind::Weight;
         if (problem.time(turn, m) != problem.time(turn, 0)) return false;
         if (crosses && problem.transit(turn, m) != problem.transit(turn, 0)) return false;

@@ -70,12 +70,12 @@ double Clock::makespan() const { return std::ranges::max(free_); }
 
 // False when a turn comes before its own stage's F or I.
 bool Clock::advance(const Order& order, std::size_t rank) {
-  const std::vector<Turn>& turns = order[rank];
+  const std::vector<SearchStep>& turns = order[rank];
   double free = free_[rank];
   double waited = 0.0;
   std::uint32_t at = at_[rank];
   for (; at < turns.size(); ++at) {
-    const Turn turn = turns[at];
+    const SearchStep turn = turns[at];
     auto& next = next_[turn.stage];
     const std::uint32_t microbatch = next[static_cast<std::size_t>(turn.kind)];
     const Place here{static_cast<std::uint32_t>(rank), at};
@@ -110,7 +110,7 @@ bool Clock::advance(const Order& order, std::size_t rank) {
   return true;
 }
 
-void Clock::hand_over(Turn turn, std::size_t microbatch, double end, Place by) {
+void Clock::hand_over(SearchStep turn, std::size_t microbatch, double end, Place by) {
   const Handover& handover = problem_.handover(turn);
   if (!handover.exists) return;
   double out = end;

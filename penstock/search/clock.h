@@ -48,14 +48,14 @@ class Clock {
   void reset();
   bool advance(const Order& order, std::size_t rank);
   double cost() const { return latest_ + kEndsShare * mean_end_; }
-  void hand_over(Turn turn, std::size_t microbatch, double end, Place by);
+  void hand_over(SearchStep turn, std::size_t microbatch, double end, Place by);
 
   // What a turn that waits for another rank, or another stage, needs.
   struct Input {
     double time = -1.0;  // Time at which it is there; negative: not known yet.
     Place by;
   };
-  Input& input(Turn turn, std::size_t microbatch) {
+  Input& input(SearchStep turn, std::size_t microbatch) {
     return inputs_[static_cast<std::size_t>(turn.kind)]
                   [problem_.chains().cell(turn.stage, microbatch)];
   }

@@ -119,7 +119,7 @@ void ListScheduler::each_candidate(std::size_t rank, double now, const Use& use)
   for (const std::uint16_t stage : problem_.stages_of(rank)) {
     const auto& next = next_[stage];
     const auto offer = [&](Kind kind, double start) {
-      const Turn turn{stage, kind};
+      const SearchStep turn{stage, kind};
       use(Candidate{turn, std::max(now, start), targets_->of(turn, next[index(kind)])});
     };
     if (next[0] < problem_.chains().microbatches(stage)) {
@@ -167,7 +167,7 @@ void ListScheduler::decide(std::size_t rank, double now) {
   }
 }
 
-void ListScheduler::start(std::size_t rank, Turn turn, double now) {
+void ListScheduler::start(std::size_t rank, SearchStep turn, double now) {
   RankState& state = ranks_[rank];
   const std::size_t microbatch = next_[turn.stage][index(turn.kind)]++;
   const double size = problem_.size(turn.stage, microbatch);

@@ -22,11 +22,11 @@ class Targets {
  public:
   // `problem` must outlive this.
   explicit Targets(const Problem& problem);
-  double& of(Turn turn, std::size_t microbatch) {
+  double& of(SearchStep turn, std::size_t microbatch) {
     return values_[static_cast<std::size_t>(turn.kind)]
                   [problem_.chains().cell(turn.stage, microbatch)];
   }
-  double of(Turn turn, std::size_t microbatch) const {
+  double of(SearchStep turn, std::size_t microbatch) const {
     return values_[static_cast<std::size_t>(turn.kind)]
                   [problem_.chains().cell(turn.stage, microbatch)];
   }
@@ -54,7 +54,7 @@ class ListScheduler {
 
  private:
   struct Candidate {
-    Turn turn;
+    SearchStep turn;
     double start = 0.0;
     double target = 0.0;
   };
@@ -69,7 +69,7 @@ class ListScheduler {
   void reset();
   void wake(std::size_t rank, double time);
   void decide(std::size_t rank, double now);
-  void start(std::size_t rank, Turn turn, double now);
+  void start(std::size_t rank, SearchStep turn, double now);
   bool may_start(std::size_t rank, std::size_t stage) const;
   struct Oldest {
     const std::vector<std::uint16_t>& stages;  // The chain's stages on the rank.

@@ -116,10 +116,10 @@ Schedule Problem::schedule_of(const Order& order) const {
                     .stages = static_cast<std::int32_t>(chains_.stages_per_chain()),
                     .microbatches = static_cast<std::int32_t>(chains_.microbatches())};
   std::vector<std::array<std::size_t, kKinds>> next(stages());
-  for (const std::vector<Turn>& turns : order) {
+  for (const std::vector<SearchStep>& turns : order) {
     schedule::Program& program = schedule.programs.emplace_back();
     program.reserve(turns.size());
-    for (const Turn turn : turns) {
+    for (const SearchStep turn : turns) {
       const std::size_t microbatch = next[turn.stage][index(turn.kind)]++;
       program.push_back({.stage = StageId(chains_.in_chain(turn.stage)),
                          .op = op_of(turn.kind),

@@ -35,19 +35,19 @@ schedule::Op op_of(Kind kind);
 
 // "The next F of stage 2": what a rank does, the microbatch being the next one of that stage and
 // kind.
-struct Turn {
+struct SearchStep {
   std::uint16_t stage = 0;
   Kind kind = Kind::Forward;
-  friend bool operator==(const Turn&, const Turn&) = default;
+  friend bool operator==(const SearchStep&, const SearchStep&) = default;
 };
 
 // The turns of each rank, in the order in which it runs them.
-using Order = std::vector<std::vector<Turn>>;
+using Order = std::vector<std::vector<SearchStep>>;
 
 // The turn that gets the value which an F or an I makes.
 struct Handover {
   bool exists = false;  // The last stage's F and the first one's I make none.
-  Turn taker;           // Nothing else is waited for between ranks.
+  SearchStep taker;     // Nothing else is waited for between ranks.
   // The link, if it carries one message at a time.
   std::optional<std::uint32_t> link = {};
 };
@@ -75,18 +75,18 @@ class Problem {
     return chains_.stages_of(rank);
   }
 
-  double time(Turn turn, std::size_t microbatch) const {
+  double time(SearchStep turn, std::size_t microbatch) const {
     return time_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
-  const Handover& handover(Turn turn) const {
+  const Handover& handover(SearchStep turn) const {
     return handover_[static_cast<std::size_t>(turn.kind)][turn.stage];
   }
   // Time from the end of the turn until what it makes is there, on a link that is free.
-  double transit(Turn turn, std::size_t microbatch) const {
+  double transit(SearchStep turn, std::size_t microbatch) const {
     return transit_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
   // How long that occupies the link.
-  double transfer(Turn turn, std::size_t microbatch) const {
+  double transfer(SearchStep turn, std::size_t microbatch) const {
     return transfer_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
 

@@ -37,14 +37,14 @@ std::size_t near(Random& random, std::size_t at, std::size_t turns, std::size_t 
 
 }  // namespace
 
-bool fits(const Problem& problem, const std::vector<Turn>& turns) {
+bool fits(const Problem& problem, const std::vector<SearchStep>& turns) {
   if (turns.empty()) return true;
   const double memory_max = problem.memory_max(problem.chains().rank_of(turns.front().stage));
   if (memory_max == std::numeric_limits<double>::infinity()) return true;
   verify::LiveActivations live(schedule::Purpose::Train, problem.costs().activation,
                                problem.keep());
   std::vector<std::array<std::uint32_t, kKinds>> next(problem.stages());
-  for (const Turn turn : turns) {
+  for (const SearchStep turn : turns) {
     const double size =
         problem.size(turn.stage, next[turn.stage][static_cast<std::size_t>(turn.kind)]++);
     live.start(op_of(turn.kind), size);
@@ -152,10 +152,10 @@ bool Repair::move_anywhere(Random& random) {
 bool Repair::move(std::size_t rank, std::size_t from, std::size_t to) {
   rank_ = rank;
   trial_ = order_[rank];
-  const Turn turn = trial_[from];
+  const SearchStep turn = trial_[from];
   const auto low = trial_.begin() + static_cast<std::ptrdiff_t>(std::min(from, to));
   const auto high = trial_.begin() + static_cast<std::ptrdiff_t>(std::max(from, to)) + 1;
-  if (std::all_of(low, high, [&](const Turn& each) { return each == turn; })) return false;
+  if (std::all_of(low, high, [&](const SearchStep& each) { return each == turn; })) return false;
   if (from < to) {
     std::rotate(low, low + 1, high);
   } else {
@@ -168,7 +168,7 @@ bool Repair::move(std::size_t rank, std::size_t from, std::size_t to) {
 bool Repair::shift_row(Random& random) {
   rank_ = random.below(order_.size());
   trial_ = order_[rank_];
-  const Turn turn = trial_[random.below(trial_.size())];
+  const SearchStep turn = trial_[random.below(trial_.size())];
   const std::size_t first = random.below(trial_.size());
   const std::size_t count = 1 + random.below(problem_.chains().microbatches(turn.stage));
   const bool earlier = random.chance(0.5);

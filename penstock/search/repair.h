@@ -20,7 +20,7 @@
 namespace penstock::search {
 
 // Whether the rank's turns keep to the problem's memory limit.
-bool fits(const Problem& problem, const std::vector<Turn>& turns);
+bool fits(const Problem& problem, const std::vector<SearchStep>& turns);
 
 struct Solution {
   Order order;
@@ -66,7 +66,7 @@ class Repair {
   Clock clock_;
   Order order_;
   std::size_t rank_ = 0;              // The rank that the last change is about.
-  std::vector<Turn> trial_;           // The program that the change made for it.
+  std::vector<SearchStep> trial_;     // The program that the change made for it.
   std::vector<Place> path_;           // The critical path.
   std::vector<Place> waits_on_path_;  // The turns of it that waited for another rank.
   std::vector<Place> waits_;          // All turns that waited while their rank was free.

@@ -27,12 +27,12 @@ constexpr std::int64_t kReroutedTurnsMax = 4'000'000;
 constexpr double kReroutingTurns = 1e7;  // Turns that are simulated in one run of repairs.
 constexpr std::uint64_t kRepairs = 4;
 
-std::int32_t pipe_ranks(const Loss& loss) { return loss.schedule.schedule().ranks(); }
+std::int32_t pipe_ranks(const LostRanks& loss) { return loss.schedule.schedule().ranks(); }
 
-std::int32_t ranks_of(const Loss& loss) { return mesh_of(loss).world_size(); }
+std::int32_t ranks_of(const LostRanks& loss) { return mesh_of(loss).world_size(); }
 
 // The ranks of all replicas at each place of the pipe.
-std::vector<std::vector<Rank>> rows_of(const Loss& loss) {
+std::vector<std::vector<Rank>> rows_of(const LostRanks& loss) {
   const mesh::Mesh mesh = mesh_of(loss);
   std::vector<std::vector<Rank>> rows;
   for (const Rank first : mesh.group(Rank(0), mesh::Role::Pipe)) {
@@ -41,7 +41,7 @@ std::vector<std::vector<Rank>> rows_of(const Loss& loss) {
   return rows;
 }
 
-bool is_lost(const Loss& loss, Rank rank) { return std::ranges::count(loss.lost, rank) > 0; }
+bool is_lost(const LostRanks& loss, Rank rank) { return std::ranges::count(loss.lost, rank) > 0; }
 
 bool is_by_microbatch(const Costs& costs) {
   const auto is = [](const verify::PerStage& numbers) {
@@ -51,7 +51,7 @@ bool is_by_microbatch(const Costs& costs) {
          is(costs.activation) || (costs.backward && is(*costs.backward));
 }
 
-void check_ranks(const Loss& loss, std::vector<std::string>& texts) {
+void check_ranks(const LostRanks& loss, std::vector<std::string>& texts) {
   if (loss.replicas < 2) {
     texts.push_back(str("replicas ", loss.replicas,
                         ": expected 2 or more; nobody else has the stages of a single one"));
@@ -70,7 +70,7 @@ void check_ranks(const Loss& loss, std::vector<std::string>& texts) {
   }
 }
 
-void check(const Loss& loss) {
+void check(const LostRanks& loss) {
   const Schedule& schedule = loss.schedule.schedule();
   std::vector<std::string> texts;
   check_ranks(loss, texts);
@@ -101,7 +101,7 @@ void check(const Loss& loss) {
 // for.
 class Times {
  public:
-  explicit Times(const Loss& loss) : microbatches_(microbatches(loss)) {
+  explicit Times(const LostRanks& loss) : microbatches_(microbatches(loss)) {
     const auto stages = static_cast<std::size_t>(loss.schedule.schedule().stages);
     for (auto& starts : starts_) starts.resize(stages * microbatches_);
     const auto simulation = simulate::simulate(loss.schedule, loss.costs);
@@ -131,7 +131,7 @@ class Times {
   double makespan() const { return makespan_; }
 
  private:
-  static std::size_t microbatches(const Loss& loss) {
+  static std::size_t microbatches(const LostRanks& loss) {
     return static_cast<std::size_t>(loss.schedule.schedule().microbatches);
   }
 
@@ -141,7 +141,7 @@ class Times {
   double makespan_ = 0.0;
 };
 
-double memory_of(const Loss& loss) {
+double memory_of(const LostRanks& loss) {
   if (loss.memory_max) return *loss.memory_max;
   return std::ranges::max(
       simulate::simulate(loss.schedule, loss.costs, simulate::Detail::Totals).peak_memory);
@@ -249,8 +249,8 @@ double enough(const Problem& problem, const Order& order) {
   return (bound - problem.costs().optimizer) * (1.0 + kRounding);
 }
 
-GoingOn going_on(const Problem& problem, const Order& order, std::string name,
-                 std::int32_t replicas) {
+RemainingRun remaining(const Problem& problem, const Order& order, std::string name,
+                       std::int32_t replicas) {
   Schedule schedule = problem.schedule_of(order);
   schedule.name = std::move(name);
   schedule.replicas = replicas;
@@ -265,16 +265,17 @@ GoingOn going_on(const Problem& problem, const Order& order, std::string name,
 }
 
 // The fastest of the orders, as they are and repaired.
-GoingOn fastest(const Problem& problem, const Loss& loss, const std::vector<Order>& orders,
-                const std::string& name, std::int32_t replicas) {
+RemainingRun fastest(const Problem& problem, const LostRanks& loss,
+                     const std::vector<Order>& orders, const std::string& name,
+                     std::int32_t replicas) {
   check_memory(problem);
   const Times times(loss);
   Ordering ordering(problem, times, static_cast<std::size_t>(replicas));
   ordering.offer_list_schedules();
   for (const Order& order : orders) ordering.offer(order);
-  GoingOn first = going_on(problem, ordering.best(), name, replicas);
+  RemainingRun first = remaining(problem, ordering.best(), name, replicas);
   ordering.repair(enough(problem, ordering.best()));
-  GoingOn repaired = going_on(problem, ordering.best(), name, replicas);
+  RemainingRun repaired = remaining(problem, ordering.best(), name, replicas);
   return repaired.simulation.makespan < first.simulation.makespan ? std::move(repaired)
                                                                   : std::move(first);
 }
@@ -282,7 +283,7 @@ GoingOn fastest(const Problem& problem, const Loss& loss, const std::vector<Orde
 // Chooses who takes over: the ranks of a stage that are left take turns.
 class Peers {
  public:
-  explicit Peers(const Loss& loss) : loss_(loss), rows_(rows_of(loss)), next_(rows_.size()) {
+  explicit Peers(const LostRanks& loss) : loss_(loss), rows_(rows_of(loss)), next_(rows_.size()) {
     for (const std::vector<Rank>& row : rows_) {
       auto& left = left_.emplace_back();
       for (const Rank rank : row) {
@@ -307,7 +308,7 @@ class Peers {
   }
 
  private:
-  const Loss& loss_;
+  const LostRanks& loss_;
   std::vector<std::vector<Rank>> rows_;
   // Ranks that are left, by place; `next_` counts by place, too.
   std::vector<std::vector<Rank>> left_;
@@ -315,14 +316,14 @@ class Peers {
 };
 
 // New numbers of ranks, by the old ones; -1: the rank is lost.
-std::vector<Rank> new_numbers(const Loss& loss) {
+std::vector<Rank> new_numbers(const LostRanks& loss) {
   std::vector<Rank> numbers(static_cast<std::size_t>(ranks_of(loss)), Rank(-1));
   const std::vector<Rank> left = left_of(loss);
   for (std::size_t i = 0; i < left.size(); ++i) numbers[left[i].index()] = Rank(i);
   return numbers;
 }
 
-std::vector<Chain> chains_of(const Loss& loss) {
+std::vector<Chain> chains_of(const LostRanks& loss) {
   const Schedule& schedule = loss.schedule.schedule();
   const std::vector<Rank> numbers = new_numbers(loss);
   Peers peers(loss);
@@ -345,7 +346,7 @@ std::vector<Chain> chains_of(const Loss& loss) {
 }
 
 // A link between two places of the pipe is one between any two ranks there.
-Costs costs_of_all(const Loss& loss) {
+Costs costs_of_all(const LostRanks& loss) {
   Costs costs = loss.costs;
   costs.links.clear();
   const std::vector<Rank> left = left_of(loss);
@@ -366,11 +367,11 @@ Costs costs_of_all(const Loss& loss) {
 
 }  // namespace
 
-mesh::Mesh mesh_of(const Loss& loss) {
+mesh::Mesh mesh_of(const LostRanks& loss) {
   return mesh::make_mesh({.pipe = pipe_ranks(loss), .data = loss.replicas});
 }
 
-std::vector<Rank> left_of(const Loss& loss) {
+std::vector<Rank> left_of(const LostRanks& loss) {
   std::vector<Rank> left;
   for (std::int32_t rank = 0; rank < ranks_of(loss); ++rank) {
     if (!is_lost(loss, Rank(rank))) left.emplace_back(rank);
@@ -378,7 +379,7 @@ std::vector<Rank> left_of(const Loss& loss) {
   return left;
 }
 
-GoingOn reroute(const Loss& loss) {
+RemainingRun reroute(const LostRanks& loss) {
   check(loss);
   const Problem problem(chains_of(loss), static_cast<std::int32_t>(left_of(loss).size()),
                         costs_of_all(loss), memory_of(loss));
@@ -388,7 +389,7 @@ GoingOn reroute(const Loss& loss) {
   return fastest(problem, loss, {}, name, loss.replicas);
 }
 
-std::optional<Resharded> reshard(const Loss& loss) {
+std::optional<Resharded> reshard(const LostRanks& loss) {
   check(loss);
   const Schedule& schedule = loss.schedule.schedule();
   const auto left = static_cast<std::int32_t>(left_of(loss).size());
@@ -398,9 +399,10 @@ std::optional<Resharded> reshard(const Loss& loss) {
   const std::int32_t microbatches = (all + replicas - 1) / replicas;
   const Problem problem(loss.schedule.facts().homes.of_stages(), schedule.ranks(), microbatches,
                         loss.costs, memory_of(loss));
-  return Resharded{.replicas = replicas,
-                   .microbatches = microbatches,
-                   .going_on = fastest(problem, loss, generated_orders(problem), schedule.name, 1)};
+  return Resharded{
+      .replicas = replicas,
+      .microbatches = microbatches,
+      .remaining = fastest(problem, loss, generated_orders(problem), schedule.name, 1)};
 }
 
 }  // namespace penstock::search

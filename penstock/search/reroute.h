@@ -24,7 +24,7 @@
 
 namespace penstock::search {
 
-struct Loss {
+struct LostRanks {
   const verify::VerifiedSchedule& schedule;  // Each replica's schedule; its messages are not read.
   std::int32_t replicas = 2;
   std::vector<Rank> lost;                 // Ranks of mesh_of().
@@ -34,10 +34,10 @@ struct Loss {
 
 // The mesh of all replicas of its pipe.
 // REQUIRES: replicas of 1 or more.
-mesh::Mesh mesh_of(const Loss& loss);
+mesh::Mesh mesh_of(const LostRanks& loss);
 
 // A schedule of the ranks that are left, and how long its step is.
-struct GoingOn {
+struct RemainingRun {
   verify::VerifiedSchedule schedule;
   simulate::Costs costs;  // Costs of `schedule`.
   simulate::Simulation simulation;
@@ -48,17 +48,17 @@ struct GoingOn {
 // as many as any other, or one more.
 // Throws: ConfigError for what is wrong with the loss, here and below; Infeasible where all ranks
 // of a stage are lost, or the memory is too small.
-GoingOn reroute(const Loss& loss);
+RemainingRun reroute(const LostRanks& loss);
 
 struct Resharded {
   std::int32_t replicas = 0;  // Whole pipelines of the ranks that are left; the others are idle.
   std::int32_t microbatches = 0;  // Microbatches of the replica that gets most.
-  GoingOn going_on;               // The same replica's schedule and simulation.
+  RemainingRun remaining;         // The same replica's schedule and simulation.
 };
 // Absent: the ranks that are left are too few for a pipeline.
-std::optional<Resharded> reshard(const Loss& loss);
+std::optional<Resharded> reshard(const LostRanks& loss);
 
 // The ranks that are left, in their order, by their old numbers.
-std::vector<Rank> left_of(const Loss& loss);
+std::vector<Rank> left_of(const LostRanks& loss);
 
 }  // namespace penstock::search

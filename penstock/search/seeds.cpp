@@ -82,7 +82,7 @@ Order order_of_block(const Problem& problem, const Block& block, ListScheduler& 
   const std::size_t stages = problem.stages();
   const double period = period_of(problem);
   const auto time = [&](std::size_t stage, Kind kind) {
-    const Turn turn{static_cast<std::uint16_t>(stage), kind};
+    const SearchStep turn{static_cast<std::uint16_t>(stage), kind};
     return problem.time(turn, 0) + problem.transit(turn, 0);
   };
   const auto slower = [&](std::size_t stage, std::size_t direction) {

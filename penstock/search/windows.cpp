@@ -29,7 +29,7 @@ std::optional<Ways> Ways::of(const Problem& problem, std::size_t steps_max) {
   for (std::size_t s = 0; s < problem.stages(); ++s) {
     for (std::size_t m = 0; m < chains.microbatches(s); ++m) {
       for (const Kind kind : kEveryKind) {
-        const Turn turn{static_cast<std::uint16_t>(s), kind};
+        const SearchStep turn{static_cast<std::uint16_t>(s), kind};
         const TurnId maker = turn_id(chains, kind, s, m);
         ways.turns[maker] = turn;
         ways.times[maker] = problem.time(turn, m);

@@ -35,7 +35,7 @@ struct Ways {
 
   const Problem* problem = nullptr;
   std::vector<RankStates> ranks;
-  std::vector<Turn> turns;                     // Turns by id.
+  std::vector<SearchStep> turns;               // Turns by id.
   std::vector<double> times;                   // Times by id.
   std::vector<std::optional<Partner>> takers;  // Partners by id.
   std::vector<std::optional<Partner>> makers;

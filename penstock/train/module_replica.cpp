@@ -32,7 +32,7 @@ const char* run_of(Forward forward) {
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
                              const parameters::ReplicaOptions& options, ModuleGradients gradients,
-                             const std::vector<parameters::SpreadParameters*>& spread_before,
+                             const std::vector<parameters::ZeroInitParameters*>& spread_before,
                              comm::ShardGroup& group, comm::Communicator& communicator)
     : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
       gradients_(std::move(gradients)),

@@ -25,7 +25,7 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/executor.h"
-#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/rank_parameters.h"
 #include "penstock/parameters/sums_when_final.h"
 #include "penstock/train/caller_backwards.h"
 #include "penstock/update/gradient_scale.h"
@@ -55,24 +55,24 @@ class ModuleReplica {
   // REQUIRES: each is there once, under a name of its own.
   ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
                 const parameters::ReplicaOptions& options, ModuleGradients gradients,
-                const std::vector<parameters::SpreadParameters*>& spread_before,
+                const std::vector<parameters::ZeroInitParameters*>& spread_before,
                 comm::ShardGroup& group, comm::Communicator& communicator);
 
   // What this rank updates: whole parameters, or slices, each with its gradient.
   const parameters::Parts& parts() const { return replicated_.parts(); }
 
   // What this rank has of parameters between steps.
-  std::vector<parameters::KeptParameter> kept() const { return replicated_.kept().front(); }
+  std::vector<parameters::OwnedElements> kept() const { return replicated_.kept().front(); }
 
   // Parameters that come and go under ZeRO 3; null: none does.
-  parameters::SpreadParameters* spread() { return replicated_.spread(0); }
+  parameters::ZeroInitParameters* spread() { return replicated_.spread(0); }
   // The number of each parameter in spread(); absent: it stays on every rank.
   const std::vector<std::optional<std::size_t>>& spread_place() const {
     return replicated_.spread_place();
   }
 
   // Parameters that the caller has given other memory train on with what they are now
-  // (ReplicatedParameters); begin_forward() of a training does so.  Call it before an update.
+  // (RankParameters); begin_forward() of a training does so.  Call it before an update.
   void take_over();
 
   // Operators in between may bring parameters.
@@ -102,7 +102,7 @@ class ModuleReplica {
   void abandon();
 
   // Squares of the 2-norms of gradients, by trained parameter; 0: no gradient.  Collective.
-  // `words`: as ReplicatedParameters has them.
+  // `words`: as RankParameters has them.
   std::vector<double> squared_norms(std::span<double> words = {});
   // The next accumulation begins.
   void drop_gradients();
@@ -119,7 +119,7 @@ class ModuleReplica {
   void accumulate_again();
   void finish();
 
-  parameters::ReplicatedParameters replicated_;
+  parameters::RankParameters replicated_;
   ModuleGradients gradients_;
   parameters::SumsWhenFinal hooks_;
   CallerBackwards backwards_;

@@ -66,7 +66,7 @@ ByTensor updated_here(RankModel& here, const update::MasterWeights& masters) {
     all[each.tensor.unsafeGetTensorImpl()] = {.name = each.name, .master = {}};
   }
   for (const auto& set : here.replicated().kept()) {
-    for (const parameters::KeptParameter& each : set) {
+    for (const parameters::OwnedElements& each : set) {
       if (!each.part) continue;
       all[each.parameter.tensor.unsafeGetTensorImpl()] = {.name = each.parameter.name,
                                                           .master = masters.tensors()[*each.part]};

@@ -37,7 +37,7 @@ mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
 
 Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
                    std::vector<Tie> ties, const Facts& facts, comm::Communicator& communicator,
-                   std::int32_t replicas, parameters::ReplicatedParameters* replicated)
+                   std::int32_t replicas, parameters::RankParameters* replicated)
     : communicator_(communicator),
       replicated_(replicated),
       schedule_(proved(std::move(program))),

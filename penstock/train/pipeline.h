@@ -3,7 +3,7 @@
 // The Python package runs its schedules with it; the Trainer is for models that are lists of
 // layers, and also cuts batches and steps an optimizer.  Gradients stay where autograd adds them,
 // and each replica has those of its own microbatches, unless the pipeline is given
-// ReplicatedParameters, which sum them.  Knows no microbatch sizes.
+// RankParameters, which sum them.  Knows no microbatch sizes.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,7 +16,7 @@
 #include "penstock/execute/executor.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/nn/layer.h"
-#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/rank_parameters.h"
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/handshake.h"
@@ -49,7 +49,7 @@ class Pipeline {
   // when the ranks do not have the same program.
   Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages, std::vector<Tie> ties,
            const Facts& facts, comm::Communicator& communicator, std::int32_t replicas = 1,
-           parameters::ReplicatedParameters* replicated = nullptr);
+           parameters::RankParameters* replicated = nullptr);
   ~Pipeline();
 
   // Runs the program; one that only runs the model trains nothing.
@@ -75,7 +75,7 @@ class Pipeline {
                                                    bool with_hooks);
 
   comm::Communicator& communicator_;
-  parameters::ReplicatedParameters* replicated_;  // Null: hooks of the stages do what replicas do.
+  parameters::RankParameters* replicated_;  // Null: hooks of the stages do what replicas do.
   verify::VerifiedSchedule schedule_;
   std::vector<PipelineStage> given_;
   mesh::Mesh mesh_;

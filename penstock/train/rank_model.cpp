@@ -230,7 +230,7 @@ std::vector<double> RankModel::squared_norms() {
   return all;
 }
 
-RankModel::WholeParameters::WholeParameters(parameters::ReplicatedParameters& replicated)
+RankModel::WholeParameters::WholeParameters(parameters::RankParameters& replicated)
     : replicated_(replicated) {
   replicated_.unshard();
 }

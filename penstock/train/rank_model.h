@@ -18,7 +18,7 @@
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
 #include "penstock/nn/owned_memory.h"
-#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/rank_parameters.h"
 #include "penstock/parameters/tied_parameters.h"
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
@@ -62,21 +62,21 @@ class RankModel {
   // every rank that has one of them, under the name that it has in the first.
   const NamedParameters& parameters() const { return order_->parameters(); }
   // How they are placed, and what this rank updates of them.  A set for each stage.
-  parameters::ReplicatedParameters& replicated() { return *replicated_; }
-  const parameters::ReplicatedParameters& replicated() const { return *replicated_; }
+  parameters::RankParameters& replicated() { return *replicated_; }
+  const parameters::RankParameters& replicated() const { return *replicated_; }
 
   // Makes parameters() whole under ZeroStage::Parameters, until what is returned is destroyed; else
   // does nothing.  Both are collective over the data ranks of a stage.  What all of these ranks set
   // in a parameter meanwhile, to the same values, is what it trains on with.
   class [[nodiscard]] WholeParameters {
    public:
-    explicit WholeParameters(parameters::ReplicatedParameters& replicated);
+    explicit WholeParameters(parameters::RankParameters& replicated);
     ~WholeParameters();
     WholeParameters(const WholeParameters&) = delete;
     WholeParameters& operator=(const WholeParameters&) = delete;
 
    private:
-    parameters::ReplicatedParameters& replicated_;
+    parameters::RankParameters& replicated_;
   };
   WholeParameters whole_parameters() { return WholeParameters(*replicated_); }
 
@@ -119,7 +119,7 @@ class RankModel {
   nn::OwnedMemory owned_;     // Memory that the layers have.
   ValueHashes first_values_;  // Hashes of parameters' values as the layers made them.
   std::vector<stage::Stage> stages_;
-  std::optional<parameters::ReplicatedParameters> replicated_;
+  std::optional<parameters::RankParameters> replicated_;
   std::vector<std::unique_ptr<parameters::TiedParameters>> ties_;
   std::optional<ModelOrder> order_;
 };

@@ -46,7 +46,7 @@ std::string text_of(const std::vector<double>& rates) {
 std::set<std::string> kept_names(RankModel& here) {
   std::set<std::string> names;
   for (const auto& set : here.replicated().kept()) {
-    for (const parameters::KeptParameter& each : set) names.insert(each.parameter.name);
+    for (const parameters::OwnedElements& each : set) names.insert(each.parameter.name);
   }
   return names;
 }
@@ -155,7 +155,7 @@ void agree_on_settings(const OwnSettings& own, RankModel& here, comm::Communicat
 void agree_on_gradients(RankModel& here, comm::Communicator& communicator) {
   Facts facts;
   for (const auto& set : here.replicated().kept()) {
-    for (const parameters::KeptParameter& each : set) {
+    for (const parameters::OwnedElements& each : set) {
       if (!each.part || each.is_slice) continue;
       const at::Tensor& gradient = each.values.grad();
       facts.add(Fact::ChangedGradient, each.parameter.name,
@@ -168,7 +168,7 @@ void agree_on_gradients(RankModel& here, comm::Communicator& communicator) {
 void settle_gradients(RankModel& here) {
   const at::NoGradGuard no_grad;
   for (const auto& set : here.replicated().kept()) {
-    for (const parameters::KeptParameter& each : set) {
+    for (const parameters::OwnedElements& each : set) {
       if (!each.part) continue;
       const at::Tensor& part = each.values;
       const at::Tensor& gradient = part.grad();

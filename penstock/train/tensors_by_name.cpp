@@ -102,10 +102,10 @@ std::string objection_to(const at::Tensor& values, const StatePiece& piece,
 }
 
 // Makes the optimizer's states of what this rank updates of that parameter, if they are not there.
-void make_states_of(const std::string& name, const parameters::ReplicatedParameters& replicated,
+void make_states_of(const std::string& name, const parameters::RankParameters& replicated,
                     update::Optimizer& optimizer) {
   for (const auto& set : replicated.kept()) {
-    for (const parameters::KeptParameter& each : set) {
+    for (const parameters::OwnedElements& each : set) {
       if (each.part && each.parameter.name == name) optimizer.make_states(*each.part);
     }
   }

@@ -113,10 +113,10 @@ std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
 }
 
 // The parameter's name of each part.
-std::vector<std::string> names_of_parts(const parameters::ReplicatedParameters& replicated) {
+std::vector<std::string> names_of_parts(const parameters::RankParameters& replicated) {
   std::vector<std::string> names;
   for (const auto& set : replicated.kept()) {
-    for (const parameters::KeptParameter& each : set) {
+    for (const parameters::OwnedElements& each : set) {
       if (!each.part) continue;
       if (names.size() <= *each.part) names.resize(*each.part + 1);
       names[*each.part] = each.parameter.name;
@@ -213,7 +213,7 @@ void TrainedModel::go_on_after(std::int64_t step) {
 std::vector<PartOfParameter> TrainedModel::gradients() const {
   std::vector<PartOfParameter> all;
   for (const auto& set : rank_model_->replicated().kept()) {
-    for (const parameters::KeptParameter& each : set) {
+    for (const parameters::OwnedElements& each : set) {
       if (each.part) all.push_back({each.parameter.name, each.values, each.first});
     }
   }

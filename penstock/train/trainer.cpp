@@ -191,7 +191,7 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   progress_.arrive("beginning a step");
-  parameters::ReplicatedParameters& replicated = rank_model_->replicated();
+  parameters::RankParameters& replicated = rank_model_->replicated();
   comm::or_fail(communicator_, [&] { replicated.changes().find(); });
   const std::vector<at::Tensor> before =
       computed_ ? parameters::copies_of_gradients(replicated.parts()) : std::vector<at::Tensor>{};

@@ -53,7 +53,7 @@ namespace penstock::train {
 struct OwnSettings;
 
 // What a rank tells all ranks with the gradients of a step.
-struct StepWords {
+struct StepSignals {
   bool stop = false;  // Makes all ranks stop after this step.
   bool save = false;  // A checkpoint is due.
   bool busy = false;  // Work goes on beside the steps.
@@ -68,7 +68,7 @@ struct StepReport {
   // gradients overflowed, so that no parameter was updated.
   std::optional<double> gradient_scale;
   bool skipped = false;
-  StepWords words;  // Words that any rank had set when its gradients were there.
+  StepSignals words;  // Words that any rank had set when its gradients were there.
 };
 
 // What becomes of gradients that were computed before and not applied.
@@ -235,7 +235,7 @@ class Trainer : public TrainedModel {
   at::Tensor infer(const at::Tensor& input);
 
   // This rank's words, to be set; the next StepReport has those of all ranks.  They stay.
-  StepWords& words() { return words_; }
+  StepSignals& words() { return words_; }
 
  private:
   enum class Use : std::uint8_t { Applied, Shown };  // What becomes of computed gradients.
@@ -268,7 +268,7 @@ class Trainer : public TrainedModel {
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   std::int64_t evaluations_ = 0;  // Evaluations since the last step: each draws other numbers.
-  StepWords words_;
+  StepSignals words_;
 };
 
 }  // namespace penstock::train

@@ -17,7 +17,7 @@ std::set<std::string> names_in(const stage::Stage& stage) {
 
 // The pieces of a parameter, or of the part that is cut out for this rank: itself, or its master,
 // and what the optimizer keeps of it.
-std::vector<StatePiece> pieces_of(const parameters::KeptParameter& kept, const partition::Cut& cut,
+std::vector<StatePiece> pieces_of(const parameters::OwnedElements& kept, const partition::Cut& cut,
                                   TrainedModel& trainer) {
   if (kept.values.numel() == 0) return {};
   StatePiece weight = weight_of(kept.parameter.name, kept.parameter.tensor, cut);
@@ -45,14 +45,14 @@ std::vector<StatePiece> pieces_of(const parameters::KeptParameter& kept, const p
 // Adds the pieces of a stage.  Tensors that other layers have too are saved with the layer that is
 // first.
 void add_pieces_of_stage(const stage::Stage& stage,
-                         const std::vector<parameters::KeptParameter>& kept, TrainedModel& trainer,
+                         const std::vector<parameters::OwnedElements>& kept, TrainedModel& trainer,
                          std::vector<StatePiece>& all) {
   const std::set<std::string> saved = names_in(stage);
   std::set<std::string> parameters;
   for (const auto* each : {&stage.parameters(), &stage.layers().frozen()}) {
     for (const stage::NamedParameter& parameter : *each) parameters.insert(parameter.name);
   }
-  for (const parameters::KeptParameter& each : kept) {
+  for (const parameters::OwnedElements& each : kept) {
     const partition::Cut cut = nn::cut_of(stage.layers().cuts(), each.parameter.name);
     for (StatePiece& piece : pieces_of(each, cut, trainer)) {
       piece.is_saved_here = piece.is_saved_here && saved.contains(piece.name);

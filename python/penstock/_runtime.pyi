@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'OwnedElements', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'RankParameters', 'SavedCheckpoint', 'ZeroInitParameters', 'StatePiece', 'Update', 'UpdateRequest', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -47,7 +47,7 @@ class Communicator:
     @property
     def world_size(self) -> int:
         ...
-class KeptParameter:
+class OwnedElements:
     """
     What a rank has of a parameter between steps.
     """
@@ -243,7 +243,7 @@ class ReplicaGroup:
         """
         Collective: the values of the `root`-th replica, in a contiguous tensor, in place.
         """
-class SpreadParameters:
+class ZeroInitParameters:
     """
     Parameters, by number, of which each replica has a piece.
     """
@@ -277,11 +277,11 @@ class SpreadParameters:
         """
         Collective: its values become those that the rank `root` sees.
         """
-class ReplicatedParameters:
+class RankParameters:
     """
     Parameters of a pipeline's stages on this rank and its replicas.
     """
-    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
+    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[ZeroInitParameters]) -> None:
         """
         Collective.  sets: parameters, names and tensors, and whether trainable ones may come and go; values become those of the first replica.
         """
@@ -291,7 +291,7 @@ class ReplicatedParameters:
         """
         Collective, after an update: brings the other replicas' parts.
         """
-    def kept(self) -> list[list[KeptParameter]]:
+    def kept(self) -> list[list[OwnedElements]]:
         """
         By set, what this rank has of parameters.
         """
@@ -299,7 +299,7 @@ class ReplicatedParameters:
         """
         What this rank updates: number of the trainable parameter, first element, tensor.
         """
-    def spread(self, set: typing.SupportsInt | typing.SupportsIndex) -> SpreadParameters:
+    def spread(self, set: typing.SupportsInt | typing.SupportsIndex) -> ZeroInitParameters:
         """
         The parameters of a set that come and go, if there are any.
         """
@@ -329,7 +329,7 @@ class ModuleReplica:
     """
     One replica of a module: what the replicas do together.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, scale: GradientScale | None, divisor: typing.SupportsFloat | typing.SupportsIndex, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, scale: GradientScale | None, divisor: typing.SupportsFloat | typing.SupportsIndex, spread_before: collections.abc.Sequence[ZeroInitParameters]) -> None:
         """
         Collective: parameters, names and tensors; values become those of rank 0.
         
@@ -373,7 +373,7 @@ class ModuleReplica:
         """
         Another engine has all of the parameters, and says which backwards there may be.
         """
-    def kept(self) -> list[KeptParameter]:
+    def kept(self) -> list[OwnedElements]:
         """
         What this rank has of parameters.
         """
@@ -385,7 +385,7 @@ class ModuleReplica:
         """
         A script's own backwards end with an Error that says why.
         """
-    def spread(self) -> SpreadParameters:
+    def spread(self) -> ZeroInitParameters:
         """
         The parameters that come and go, if there are any.
         """
@@ -429,7 +429,7 @@ class Pipeline:
     """
     A program over stages that are Python objects.
     """
-    def __init__(self, program: penstock.schedule.Schedule, stages: list[typing.Any], facts: collections.abc.Sequence[tuple[str, str]], communicator: Communicator, replicas: typing.SupportsInt | typing.SupportsIndex = 1, replicated: ReplicatedParameters | None = None) -> None:
+    def __init__(self, program: penstock.schedule.Schedule, stages: list[typing.Any], facts: collections.abc.Sequence[tuple[str, str]], communicator: Communicator, replicas: typing.SupportsInt | typing.SupportsIndex = 1, replicated: RankParameters | None = None) -> None:
         """
         Collective: verifies the program, compares it and `facts`, names and values, with those of the other ranks, and connects.  Each stage has stage_index, device, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  The communicator's ranks are the program's x `replicas`, these fastest.
         

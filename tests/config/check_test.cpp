@@ -27,16 +27,16 @@ std::string nested(const std::string& path, const std::string& value) {
 
 std::string any_schedule(std::string_view) { return ""; }
 
-constexpr std::array<Taker, 2> kTakers = {Taker::Train, Taker::Initialize};
+constexpr std::array<Dialect, 2> kTakers = {Dialect::Train, Dialect::Initialize};
 
-std::vector<Finding> check(const std::string& text, Taker taker = Taker::Train) {
-  return check_config(taker, text, "ds.json");
+std::vector<Finding> check(const std::string& text, Dialect dialect = Dialect::Train) {
+  return check_config(dialect, text, "ds.json");
 }
 
 // Of keys that are there.
-std::string check_lines(const std::string& text, Taker taker = Taker::Train) {
+std::string check_lines(const std::string& text, Dialect dialect = Dialect::Train) {
   std::string lines;
-  for (const Finding& f : check(text, taker)) {
+  for (const Finding& f : check(text, dialect)) {
     if (f.origin.line == 0) continue;
     lines += str(f.origin.line, ":", f.origin.column, " ", f.key, " ", to_string(f.verdict),
                  f.why.empty() ? "" : " | ", f.why, "\n");
@@ -44,8 +44,8 @@ std::string check_lines(const std::string& text, Taker taker = Taker::Train) {
   return lines;
 }
 
-bool refuses(const std::string& text, Taker taker = Taker::Train) {
-  const std::vector<Finding> findings = check(text, taker);
+bool refuses(const std::string& text, Dialect dialect = Dialect::Train) {
+  const std::vector<Finding> findings = check(text, dialect);
   return std::any_of(findings.begin(), findings.end(),
                      [](const Finding& f) { return f.verdict == Verdict::Refused; });
 }
@@ -109,15 +109,15 @@ const std::vector<Section> kDeepSpeedReads = {
     {"zero_optimization.leaf_module", "classes names name_suffixes"},
 };
 
-std::set<std::string> own_paths(Taker taker) {
+std::set<std::string> own_paths(Dialect dialect) {
   std::set<std::string> paths;
-  for (const KeyInfo& key : known_keys(taker)) paths.insert(key.path);
+  for (const KeyInfo& key : known_keys(dialect)) paths.insert(key.path);
   return paths;
 }
 
 // Says something of its own about the key, or about a section inside a section that has it.
-void expect_answered(Taker taker, const std::string& path) {
-  const std::string lines = check_lines(nested(path, "true"), taker);
+void expect_answered(Dialect dialect, const std::string& path) {
+  const std::string lines = check_lines(nested(path, "true"), dialect);
   const std::string section = path.substr(0, path.rfind('.'));
   const bool is_inside = section.find('.') != std::string::npos;
   EXPECT_TRUE(lines.find(" " + path + " ") != std::string::npos ||
@@ -129,26 +129,26 @@ void expect_answered(Taker taker, const std::string& path) {
 TEST(ConfigCheck, KnowsEveryKeyThatDeepSpeedReads) {
   for (const Section& section : kDeepSpeedReads) {
     for (const std::string& key : split(section.keys, ' ')) {
-      for (const Taker taker : kTakers) {
-        expect_answered(taker, section.name.empty() ? key : section.name + "." + key);
+      for (const Dialect dialect : kTakers) {
+        expect_answered(dialect, section.name.empty() ? key : section.name + "." + key);
       }
     }
   }
 }
 
 TEST(ConfigCheck, InitializeKnowsEveryKeyOfTrain) {
-  for (const std::string& path : own_paths(Taker::Train)) {
-    expect_answered(Taker::Initialize, path);
+  for (const std::string& path : own_paths(Dialect::Train)) {
+    expect_answered(Dialect::Initialize, path);
   }
 }
 
 TEST(ConfigCheck, TheTableOfDeepSpeedsKeysHasNoneThatPenstockHas) {
-  for (const Taker taker : kTakers) {
-    const std::set<std::string> own = own_paths(taker);
-    for (const std::string& path : deepspeed_paths(taker)) {
+  for (const Dialect dialect : kTakers) {
+    const std::set<std::string> own = own_paths(dialect);
+    for (const std::string& path : deepspeed_paths(dialect)) {
       EXPECT_EQ(own.contains(path),
-                find_foreign(taker, path) == nullptr && !is_foreign_section(taker, path))
-          << path << ": once a taker has a key, its row in deepspeed_rows.cpp goes";
+                find_foreign(dialect, path) == nullptr && !is_foreign_section(dialect, path))
+          << path << ": once a dialect has a key, its row in deepspeed_rows.cpp goes";
     }
   }
 }
@@ -187,7 +187,7 @@ TEST(ConfigCheck, SaysTheSameOfInitialize) {
                         "offload_param": {"device": "nvme"}},
   "schedule": "zbv", "data_types": {"grad_accum_dtype": "fp32"}, "model": {"layers": 2}
 })",
-                        Taker::Initialize),
+                        Dialect::Initialize),
             "2:3 train_batch_size used\n"
             "2:27 gradient_clipping different | the norm is that of all stages; DeepSpeed's, in a "
             "pipeline without ZeRO, that of stage 0\n"
@@ -220,10 +220,10 @@ TEST(ConfigCheck, SaysTheSameOfInitialize) {
 TEST(ConfigCheck, InitializeTakesWhatIsLeftOpen) {
   const std::string text = R"({"train_batch_size": "auto", "fp16": null, "tensorboard": null,
       "zero_optimization": {"stage": "auto", "overlap_comm": null, "leaf_module": "auto"}})";
-  EXPECT_FALSE(refuses(text, Taker::Initialize));
-  EXPECT_TRUE(refuses(text, Taker::Train));
-  EXPECT_TRUE(refuses(R"({"optimizer": {"params": {"lr": "auto"}}})", Taker::Initialize));
-  EXPECT_TRUE(refuses(R"({"optimiser": null})", Taker::Initialize));
+  EXPECT_FALSE(refuses(text, Dialect::Initialize));
+  EXPECT_TRUE(refuses(text, Dialect::Train));
+  EXPECT_TRUE(refuses(R"({"optimizer": {"params": {"lr": "auto"}}})", Dialect::Initialize));
+  EXPECT_TRUE(refuses(R"({"optimiser": null})", Dialect::Initialize));
 }
 
 TEST(ConfigCheck, InitializeRefusesWhatDoesNotFitTogether) {
@@ -258,10 +258,10 @@ TEST(ConfigCheck, InitializeHasBoardsAndNoComet) {
   EXPECT_FALSE(refuses("{" + sizes + R"("tensorboard": {"enabled": true, "job_name": "a"},
       "csv_monitor": {"enabled": true, "output_path": "b"}, "wandb": {"enabled": true,
       "group": null, "team": "c", "project": "d"}})",
-                       Taker::Initialize));
-  EXPECT_TRUE(refuses("{" + sizes + R"("comet": {"enabled": true}})", Taker::Initialize));
+                       Dialect::Initialize));
+  EXPECT_TRUE(refuses("{" + sizes + R"("comet": {"enabled": true}})", Dialect::Initialize));
   EXPECT_TRUE(
-      refuses("{" + sizes + R"("tensorboard": {"enabled": true, "job": 1}})", Taker::Initialize));
+      refuses("{" + sizes + R"("tensorboard": {"enabled": true, "job": 1}})", Dialect::Initialize));
 }
 
 TEST(ConfigCheck, SaysOfOffloadedStatesWhereTheyAre) {
@@ -334,10 +334,10 @@ bool is_about_several_keys(const std::string& error) {
   return error.find("needs") != std::string::npos || error.find("divide") != std::string::npos;
 }
 
-// As the taker reads the text.
-std::string error_of(Taker taker, const std::string& text) {
+// As the dialect reads the text.
+std::string error_of(Dialect dialect, const std::string& text) {
   return message_of([&] {
-    if (taker == Taker::Train) {
+    if (dialect == Dialect::Train) {
       parse_config(text, "ds.json");
     } else {
       parse_initialize_config({.name = "ds.json", .text = text}, any_schedule,
@@ -346,7 +346,7 @@ std::string error_of(Taker taker, const std::string& text) {
   });
 }
 
-class ConfigCheckFor : public testing::TestWithParam<Taker> {};
+class ConfigCheckFor : public testing::TestWithParam<Dialect> {};
 
 TEST_P(ConfigCheckFor, RefusesExactlyWhatTheReaderRefuses) {
   std::set<std::string> paths = own_paths(GetParam());
@@ -369,7 +369,7 @@ TEST_P(ConfigCheckFor, RefusesExactlyWhatTheReaderRefuses) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Takers, ConfigCheckFor, testing::ValuesIn(kTakers));
+INSTANTIATE_TEST_SUITE_P(Dialects, ConfigCheckFor, testing::ValuesIn(kTakers));
 
 TEST(ConfigCheck, BrokenJsonIsAnErrorWithItsPlace) {
   EXPECT_EQ(message_of([] { check("{\"fp16\": {\"enabled\": }}"); }).substr(0, 14),

@@ -19,13 +19,13 @@ constexpr std::string_view kHeadOfInitialize =
 // A cell ends at a bar.
 std::string cell(const std::string& text) { return join(split(text, '|'), "\\|"); }
 
-std::string table_of(Taker taker, std::string_view head) {
+std::string table_of(Dialect dialect, std::string_view head) {
   std::string table(head);
-  for (const KeyInfo& key : known_keys(taker)) {
+  for (const KeyInfo& key : known_keys(dialect)) {
     const std::string only = key.only_for.empty() ? "" : str("; only with ", cell(key.only_for));
     // An argument's default is its class's.
     const bool is_argument =
-        taker == Taker::Initialize && key.path.find(".params.") != std::string::npos;
+        dialect == Dialect::Initialize && key.path.find(".params.") != std::string::npos;
     const std::string fallback = is_argument ? "" : str("`", cell(key.fallback), "`");
     table += str("| `", key.path, "` | ", cell(key.type), " | ", fallback, " | ", cell(key.needs),
                  " | ", cell(key.meaning), only, " |\n");
@@ -33,16 +33,16 @@ std::string table_of(Taker taker, std::string_view head) {
   return table;
 }
 
-void expect_table(Taker taker, std::string_view head) {
-  testing_support::expect_table("docs/configuration.md", table_of(taker, head));
+void expect_table(Dialect dialect, std::string_view head) {
+  testing_support::expect_table("docs/configuration.md", table_of(dialect, head));
 }
 
 TEST(ConfigurationPage, ListsEveryKeyWithItsDefaultConditionAndMeaning) {
-  expect_table(Taker::Train, kHeadOfTrain);
+  expect_table(Dialect::Train, kHeadOfTrain);
 }
 
 TEST(ConfigurationPage, ListsEveryKeyOfInitialize) {
-  expect_table(Taker::Initialize, kHeadOfInitialize);
+  expect_table(Dialect::Initialize, kHeadOfInitialize);
 }
 
 }  // namespace

@@ -291,7 +291,7 @@ TEST(Ownership, OneRankIsCutOnlyIfItsPiecesAreElsewhere) {
 // Those of stages whose gradients meet only after the step (tied layers in Python).
 TEST(Ownership, ParametersThatMustStayDoSoUnlessTheyAreFrozen) {
   GrowingOwnership growing({.stage = ZeroStage::Parameters, .ranks = 2});
-  for (const Parameter& each : model()) growing.add(each, Whereabouts::Stay);
+  for (const Parameter& each : model()) growing.add(each, MayLeave::No);
   for (const Holding& each : growing.ownership().parameters) {
     EXPECT_EQ(each.presence, each.is_trainable ? Presence::Whole : Presence::WhileUsed);
     EXPECT_EQ(each.updater, each.is_trainable ? Updater::Owners : Updater::Nobody);
@@ -303,7 +303,7 @@ TEST(Ownership, AskingBeforehandGivesWhatAddingGives) {
   GrowingOwnership growing({.stage = ZeroStage::Parameters, .ranks = 2}, &persistence);
   std::vector<Presence> asked;
   for (const Parameter& each : model()) {
-    asked.push_back(growing.presence_of(each, Whereabouts::ComeAndGo));
+    asked.push_back(growing.presence_of(each, MayLeave::Yes));
   }
   for (const Parameter& each : model()) growing.add(each);
   for (std::size_t i = 0; i < asked.size(); ++i) {

@@ -19,9 +19,9 @@ namespace penstock::saving {
 namespace {
 
 using partition::Share;
-using train::StatePiece;
 using testing_support::same_bits;
 using testing_support::TemporaryFolder;
+using train::StatePiece;
 
 class Cut : public nn::Layer {
  public:

@@ -44,8 +44,8 @@ simulate::Costs costs_for(Draw& draw, std::int32_t stages) {
 // Of all orders, whatever the parts of a search think of them.
 double optimum(const Problem& problem, Order order, std::size_t rank, Clock& clock) {
   if (rank == order.size()) return clock.run(order) == kStuck ? kStuck : clock.makespan();
-  std::vector<Turn>& turns = order[rank];
-  const auto key = [](Turn turn) {
+  std::vector<SearchStep>& turns = order[rank];
+  const auto key = [](SearchStep turn) {
     return kKinds * turn.stage + static_cast<std::size_t>(turn.kind);
   };
   std::ranges::sort(turns, {}, key);

@@ -126,8 +126,8 @@ TEST(SearchClock, TakesTheOrdersOfGeneratorsAndGivesThemBack) {
 }
 
 TEST(SearchClock, IsStuckWhereRanksWaitForEachOtherOrATurnIsMissing) {
-  const Turn f0{0, Kind::Forward}, i0{0, Kind::Input}, w0{0, Kind::Weight};
-  const Turn f1{1, Kind::Forward}, i1{1, Kind::Input}, w1{1, Kind::Weight};
+  const SearchStep f0{0, Kind::Forward}, i0{0, Kind::Input}, w0{0, Kind::Weight};
+  const SearchStep f1{1, Kind::Forward}, i1{1, Kind::Input}, w1{1, Kind::Weight};
   const Problem problem({Rank(0), Rank(1)}, 2, 1, {}, std::nullopt);
   Clock clock(problem);
   EXPECT_NE(clock.run({{f0, i0, w0}, {f1, i1, w1}}), kStuck);

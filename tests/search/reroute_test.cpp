@@ -31,7 +31,7 @@ double makespan(const VerifiedSchedule& schedule, const simulate::Costs& costs =
 TEST(Reroute, OnlyTheStagesOfTheLostRankMove) {
   const VerifiedSchedule one = made("1f1b", 3, 4);
   // Rank 3 is place 1 of the pipe, replica 1, of two.
-  const GoingOn after = reroute({.schedule = one, .replicas = 2, .lost = {Rank(3)}});
+  const RemainingRun after = reroute({.schedule = one, .replicas = 2, .lost = {Rank(3)}});
   const Schedule& schedule = after.schedule.schedule();
   EXPECT_EQ(title(schedule), "1f1b without rank 3(ranks=5, stages=3, microbatches=8, replicas=2)");
   const schedule::Homes& homes = after.schedule.facts().homes;
@@ -47,7 +47,8 @@ TEST(Reroute, OnlyTheStagesOfTheLostRankMove) {
 TEST(Reroute, PeersShareAlike) {
   for (const std::int32_t microbatches : {1, 4, 7}) {
     const VerifiedSchedule one = made("1f1b", 2, microbatches);
-    const GoingOn after = reroute({.schedule = one, .replicas = 4, .lost = {Rank(1), Rank(6)}});
+    const RemainingRun after =
+        reroute({.schedule = one, .replicas = 4, .lost = {Rank(1), Rank(6)}});
     std::map<std::int32_t, std::set<std::size_t>> sizes;  // By place of the pipe.
     const std::vector<Rank> left =
         left_of({.schedule = one, .replicas = 4, .lost = {Rank(1), Rank(6)}});
@@ -72,7 +73,7 @@ TEST(Reroute, AnyRankOfAnySchedule) {
     const VerifiedSchedule one = made(name, 3, 3, per_rank);
     const auto peaks = simulate::simulate(one).peak_memory;
     for (std::int32_t rank = 0; rank < 6; ++rank) {
-      const GoingOn after = reroute({.schedule = one, .replicas = 2, .lost = {Rank(rank)}});
+      const RemainingRun after = reroute({.schedule = one, .replicas = 2, .lost = {Rank(rank)}});
       EXPECT_LE(std::ranges::max(after.simulation.peak_memory), std::ranges::max(peaks));
       for (const auto& bound : simulate::lower_bounds(after.schedule)) {
         EXPECT_LE(bound.makespan, after.simulation.makespan) << bound.name;
@@ -100,17 +101,17 @@ TEST(Reroute, RandomCostsMemoryAndLosses) {
       forward.push_back(random.one_of<double>({0.3, 1, 1.7}));
       activation.push_back(random.one_of<double>({0.5, 1, 2}));
     }
-    Loss loss{.schedule = one,
-              .replicas = replicas,
-              .lost = {Rank(random.between(0, ranks * replicas - 1))},
-              .costs = {.forward = forward,
-                        .latency = random.one_of<double>({0, 0.05, 2}),
-                        .activation = activation,
-                        .keep = random.one_of<double>({0.4, 1})},
-              .memory_max = random.one_of<double>({2, 3.5, 8})};
+    LostRanks loss{.schedule = one,
+                   .replicas = replicas,
+                   .lost = {Rank(random.between(0, ranks * replicas - 1))},
+                   .costs = {.forward = forward,
+                             .latency = random.one_of<double>({0, 0.05, 2}),
+                             .activation = activation,
+                             .keep = random.one_of<double>({0.4, 1})},
+                   .memory_max = random.one_of<double>({2, 3.5, 8})};
     if (random.chance(0.3)) loss.costs.bandwidth = 4;
     if (random.chance(0.3)) loss.costs.backward = 1.5;
-    const GoingOn after = reroute(loss);
+    const RemainingRun after = reroute(loss);
     EXPECT_LE(std::ranges::max(after.simulation.peak_memory), *loss.memory_max);
     EXPECT_EQ(after.simulation.makespan, makespan(after.schedule, after.costs));
     EXPECT_EQ(reroute(loss).schedule.schedule(), after.schedule.schedule());
@@ -125,9 +126,9 @@ TEST(Reroute, FillsThePeersBubbles) {
   const VerifiedSchedule one = made("1f1b", 4, 8);
   const double expected[] = {51, 50, 50, 51};
   for (std::int32_t place = 0; place < 4; ++place) {
-    const Loss loss{.schedule = one, .replicas = 2, .lost = {Rank(2 * place)}};
+    const LostRanks loss{.schedule = one, .replicas = 2, .lost = {Rank(2 * place)}};
     EXPECT_EQ(reroute(loss).simulation.makespan, expected[place]) << place;
-    EXPECT_EQ(reshard(loss)->going_on.simulation.makespan, 51);
+    EXPECT_EQ(reshard(loss)->remaining.simulation.makespan, 51);
   }
 }
 
@@ -136,7 +137,7 @@ TEST(Reshard, AsManyPipelinesAsTheRanksMake) {
   const auto three = reshard({.schedule = one, .replicas = 4, .lost = {Rank(0)}});
   EXPECT_EQ(three->replicas, 3);
   EXPECT_EQ(three->microbatches, 6);  // 16 on 3 replicas.
-  EXPECT_EQ(three->going_on.schedule.schedule().microbatches, 6);
+  EXPECT_EQ(three->remaining.schedule.schedule().microbatches, 6);
   EXPECT_FALSE(reshard({.schedule = one, .replicas = 2, .lost = {Rank(0), Rank(2), Rank(1)}}));
 }
 
@@ -153,7 +154,9 @@ std::string message_of(const Run& run) {
 
 TEST(Reroute, RefusesWhatCannotBe) {
   const VerifiedSchedule one = made("1f1b", 2, 4);
-  const auto refusal = [&](Loss loss) { return message_of<ConfigError>([&] { reroute(loss); }); };
+  const auto refusal = [&](LostRanks loss) {
+    return message_of<ConfigError>([&] { reroute(loss); });
+  };
   EXPECT_EQ(refusal({.schedule = one, .replicas = 1, .lost = {Rank(0)}}),
             "reroute: replicas 1: expected 2 or more; nobody else has the stages of a single one");
   EXPECT_EQ(refusal({.schedule = one, .replicas = 2, .lost = {Rank(4)}}),

@@ -49,7 +49,7 @@ class Replicas {
   explicit Replicas(comm::Communicator& c) : communicator(c), group(c, c.all_ranks()) {}
 
   ModuleReplica replica(const std::vector<stage::NamedParameter>& parameters, std::int32_t stage,
-                        const std::vector<parameters::SpreadParameters*>& spread_before = {}) {
+                        const std::vector<parameters::ZeroInitParameters*>& spread_before = {}) {
     const auto size = static_cast<double>(group.size());
     return {parameters, options_of(stage), {.divisor = size}, spread_before, group, communicator};
   }
@@ -143,8 +143,8 @@ TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
     std::vector<at::Tensor> expected;
     for (const std::int32_t stage : {0, 2, 3}) {
       const auto own = parameters();
-      parameters::SpreadParameters first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
-      parameters::SpreadParameters second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
+      parameters::ZeroInitParameters first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
+      parameters::ZeroInitParameters second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
       ModuleReplica replica = replicas.replica(own, stage, {&first, &second});
       const std::vector<at::Tensor> found = trained(own, replica, rank);
       expect_bits_of_first(expected, found, own, stage);

@@ -9,9 +9,9 @@
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/config/check.h"
+#include "penstock/config/dialect.h"
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
-#include "penstock/config/taker.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/json/tree.h"
@@ -20,13 +20,13 @@
 namespace penstock::cli {
 namespace {
 
+using config::Dialect;
 using config::Finding;
-using config::Taker;
 using config::Verdict;
 
 struct CheckCommand {
   std::string file;
-  std::string taker;  // Empty: both.
+  std::string dialect;  // Empty: both.
   bool json = false;
 };
 
@@ -63,9 +63,9 @@ std::string finding_json(const Finding& finding) {
              ", \"why\": ", json_quote(finding.why), "}");
 }
 
-// What one taker makes of the file.
+// What one dialect makes of the file.
 struct Judgement {
-  Taker taker;
+  Dialect dialect;
   std::vector<Finding> findings;
   std::optional<std::string> objection;  // Why it would not take the file, if so.
   // The same, where transformers' Trainer has put its values in the place of "auto".
@@ -73,13 +73,15 @@ struct Judgement {
 };
 
 // The word that the option --for has.
-std::string_view word_of(Taker taker) { return taker == Taker::Train ? "train" : "initialize"; }
+std::string_view word_of(Dialect dialect) {
+  return dialect == Dialect::Train ? "train" : "initialize";
+}
 
-std::string_view name_of(Taker taker) {
-  switch (taker) {
-    case Taker::Train:
+std::string_view name_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::Train:
       return "penstock train";
-    case Taker::Initialize:
+    case Dialect::Initialize:
       return "penstock.initialize";
   }
   return "";
@@ -94,15 +96,16 @@ std::optional<std::string> refusals(const std::vector<Finding>& findings, bool b
 }
 
 // Says what is wrong with a file in which no key is refused.
-std::optional<std::string> misfit(Taker taker, const InputFile& input, config::BatchSizes sizes) {
+std::optional<std::string> misfit(Dialect dialect, const InputFile& input,
+                                  config::BatchSizes sizes) {
   try {
-    switch (taker) {
-      case Taker::Train: {
+    switch (dialect) {
+      case Dialect::Train: {
         const config::Config read = config::parse_config(input.text, input.name).config;
         choose::check_run(input.name, read, config::asked_shape(read));
         break;
       }
-      case Taker::Initialize:
+      case Dialect::Initialize:
         config::parse_initialize_config({.name = input.name, .text = input.text},
                                         lower::objection_to_training, sizes);
         break;
@@ -113,16 +116,16 @@ std::optional<std::string> misfit(Taker taker, const InputFile& input, config::B
   return {};
 }
 
-Judgement judge(Taker taker, const InputFile& input) {
-  Judgement judgement{taker, config::check_config(taker, input.text, input.name), {}, {}};
+Judgement judge(Dialect dialect, const InputFile& input) {
+  Judgement judgement{dialect, config::check_config(dialect, input.text, input.name), {}, {}};
   judgement.objection = refusals(judgement.findings, /*but_auto=*/false);
   judgement.with_trainer = refusals(judgement.findings, /*but_auto=*/true);
   const bool can_be_read = !judgement.objection;
-  if (can_be_read) judgement.objection = misfit(taker, input, config::BatchSizes::Needed);
-  if (taker == Taker::Train || std::ranges::none_of(judgement.findings, &Finding::is_auto)) {
+  if (can_be_read) judgement.objection = misfit(dialect, input, config::BatchSizes::Needed);
+  if (dialect == Dialect::Train || std::ranges::none_of(judgement.findings, &Finding::is_auto)) {
     judgement.with_trainer = judgement.objection;
   } else if (can_be_read) {
-    judgement.with_trainer = misfit(taker, input, config::BatchSizes::NotNeeded);
+    judgement.with_trainer = misfit(dialect, input, config::BatchSizes::NotNeeded);
   }
   return judgement;
 }
@@ -136,7 +139,7 @@ std::string ending(const Judgement& judgement) {
 }
 
 std::string judgement_text(const Judgement& judgement) {
-  return str("for ", name_of(judgement.taker), ":\n", findings_text(judgement.findings),
+  return str("for ", name_of(judgement.dialect), ":\n", findings_text(judgement.findings),
              ending(judgement), "\n");
 }
 
@@ -152,7 +155,7 @@ std::string judgement_json(const Judgement& judgement) {
 std::string all_json(const std::vector<Judgement>& judgements) {
   std::vector<std::string> members;
   for (const Judgement& judgement : judgements) {
-    members.push_back(str(json_quote(word_of(judgement.taker)), ": ", judgement_json(judgement)));
+    members.push_back(str(json_quote(word_of(judgement.dialect)), ": ", judgement_json(judgement)));
   }
   return "{" + join(members, ",\n ") + "}\n";
 }
@@ -166,16 +169,16 @@ std::string all_text(const std::vector<Judgement>& judgements) {
 int run_check(const CheckCommand& command) {
   const InputFile input = read_input("config", command.file, json::kBytesMax);
   std::vector<Judgement> judgements;
-  for (const Taker taker : {Taker::Train, Taker::Initialize}) {
-    if (command.taker.empty() || command.taker == word_of(taker)) {
-      judgements.push_back(judge(taker, input));
+  for (const Dialect dialect : {Dialect::Train, Dialect::Initialize}) {
+    if (command.dialect.empty() || command.dialect == word_of(dialect)) {
+      judgements.push_back(judge(dialect, input));
     }
   }
   write_output(command.json ? all_json(judgements) : all_text(judgements), "");
   std::vector<std::string> names;
   for (const Judgement& judgement : judgements) {
     if (!judgement.with_trainer) return static_cast<int>(ExitCode::Ok);
-    names.emplace_back(name_of(judgement.taker));
+    names.emplace_back(name_of(judgement.dialect));
   }
   throw ConfigError(str(input.name, ": ", join(names, " and "), " would not start"));
 }
@@ -193,7 +196,7 @@ Command declare_config_command(CLI::App& app) {
       ->required()
       ->type_name("FILE");
   check
-      ->add_option("--for", command->taker,
+      ->add_option("--for", command->dialect,
                    "who is to take the file: train, or initialize (default: both)")
       ->check(CLI::IsMember({"train", "initialize"}))
       ->type_name("TAKER");

@@ -21,8 +21,8 @@ namespace {
 
 using render::percent;
 using render::significant;
-using search::GoingOn;
-using search::Loss;
+using search::LostRanks;
+using search::RemainingRun;
 using simulate::Simulation;
 
 // Options for what sharded weights and replicas add to a schedule; what is compared has neither.
@@ -64,9 +64,9 @@ std::string replicas_text(std::int32_t replicas, std::int32_t microbatches) {
 }
 
 struct Comparison {
-  Loss loss;
+  LostRanks loss;
   Simulation undisturbed;
-  GoingOn rerouted;
+  RemainingRun rerouted;
   std::optional<search::Resharded> resharded;
 
   std::vector<Way> ways() const {
@@ -79,7 +79,7 @@ struct Comparison {
     if (resharded) {
       ways.push_back({"resharded", schedule.ranks() * resharded->replicas,
                       replicas_text(resharded->replicas, resharded->microbatches),
-                      resharded->going_on.simulation});
+                      resharded->remaining.simulation});
     }
     return ways;
   }
@@ -91,7 +91,7 @@ std::string faster_text(const Comparison& comparison) {
     return "resharded: the ranks that are left are too few for a pipeline\n";
   }
   const double rerouted = comparison.rerouted.simulation.makespan;
-  const double resharded = comparison.resharded->going_on.simulation.makespan;
+  const double resharded = comparison.resharded->remaining.simulation.makespan;
   const double least = std::min(rerouted, resharded);
   const double share = least > 0.0 ? std::max(rerouted, resharded) / least - 1.0 : 0.0;
   if (share <= search::kRounding) return "rerouting and resharding take equally long\n";
@@ -100,7 +100,7 @@ std::string faster_text(const Comparison& comparison) {
              : str("resharding is faster: rerouting takes ", percent(share), " more\n");
 }
 
-std::string lost_text(const Loss& loss) {
+std::string lost_text(const LostRanks& loss) {
   const mesh::Mesh mesh = search::mesh_of(loss);
   std::vector<std::string> texts;
   for (const Rank rank : loss.lost) {
@@ -111,7 +111,7 @@ std::string lost_text(const Loss& loss) {
 }
 
 std::string text_of(const Comparison& comparison) {
-  const Loss& loss = comparison.loss;
+  const LostRanks& loss = comparison.loss;
   const double undisturbed = comparison.undisturbed.makespan;
   std::vector<TextRow> rows = {
       {"step", "ranks", "microbatches", "makespan", "longer", "bubble", "peak memory", ""}};
@@ -135,7 +135,7 @@ std::string way_json(const Way& way) {
 }
 
 std::string json_of(const Comparison& comparison) {
-  const Loss& loss = comparison.loss;
+  const LostRanks& loss = comparison.loss;
   std::vector<std::string> ways;
   for (const Way& way : comparison.ways()) ways.push_back(way_json(way));
   const auto& resharded = comparison.resharded;
@@ -161,21 +161,21 @@ int run_reroute(const RerouteCommand& command, const CLI::App& app) {
   }
   schedule::Document chosen = chosen_schedule(command.word, command.choice, "schedule reroute");
   const auto schedule = verify::VerifiedSchedule::from(order_of(std::move(chosen.schedule)));
-  Loss loss{.schedule = schedule,
-            .replicas = command.replicas,
-            .costs = costs_of(command.costs, chosen.costs),
-            .memory_max = memory_of(command.memory, "schedule reroute")};
+  LostRanks loss{.schedule = schedule,
+                 .replicas = command.replicas,
+                 .costs = costs_of(command.costs, chosen.costs),
+                 .memory_max = memory_of(command.memory, "schedule reroute")};
   for (const std::int32_t rank : command.lost) loss.lost.emplace_back(rank);
-  GoingOn rerouted = search::reroute(loss);
+  RemainingRun rerouted = search::reroute(loss);
   const Comparison comparison{
       .loss = loss,
       .undisturbed = simulate::simulate(schedule, loss.costs, simulate::Detail::Totals),
       .rerouted = std::move(rerouted),
       .resharded = search::reshard(loss)};
   if (!command.output.empty()) {
-    const GoingOn& going_on = comparison.rerouted;
-    const std::string costs = to_json(going_on.costs);
-    write_output(schedule::to_json(going_on.schedule.schedule(), costs == "{}" ? "" : costs),
+    const RemainingRun& remaining = comparison.rerouted;
+    const std::string costs = to_json(remaining.costs);
+    write_output(schedule::to_json(remaining.schedule.schedule(), costs == "{}" ? "" : costs),
                  command.output);
   }
   write_output(command.json ? json_of(comparison) : text_of(comparison), "");

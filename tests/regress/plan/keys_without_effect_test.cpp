@@ -28,8 +28,8 @@ std::string told_by_initialize(const std::string& text, const Facts& facts) {
   return join(warnings_of(ineffective_keys(read.config, read.origins, facts)), "\n");
 }
 
-std::string found_by_check(Taker taker, const std::string& text, const std::string& key) {
-  for (const Finding& finding : check_config(taker, text, "ds.json")) {
+std::string found_by_check(Dialect dialect, const std::string& text, const std::string& key) {
+  for (const Finding& finding : check_config(dialect, text, "ds.json")) {
     if (finding.key == key) return str(to_string(finding.verdict), ": ", finding.why);
   }
   return "nothing";
@@ -82,7 +82,7 @@ TEST(KeysWithoutEffect, AreToldByTrainAndByCheckInTheSameWords) {
     const std::string told = told_by_train(vain.text);
     EXPECT_NE(told.find(str(": ", vain.key, " has no effect: ", vain.why)), std::string::npos)
         << vain.text << ": " << told;
-    const std::string found = found_by_check(Taker::Train, vain.text, vain.key);
+    const std::string found = found_by_check(Dialect::Train, vain.text, vain.key);
     EXPECT_TRUE(found.starts_with(str("different: has no effect: ", vain.why))) << found;
   }
 }
@@ -123,7 +123,7 @@ TEST(KeysWithoutEffect, OfAPipelineAreToldToAModule) {
             std::string::npos)
       << line;
   EXPECT_EQ(told_by_initialize(text, {{RunFact::IsPipeline, true}}), "");
-  EXPECT_EQ(found_by_check(Taker::Initialize, text, "schedule.name"),
+  EXPECT_EQ(found_by_check(Dialect::Initialize, text, "schedule.name"),
             "different: has an effect only with a model that is a PipelineModule");
 }
 
@@ -136,17 +136,17 @@ TEST(KeysWithoutEffect, OfAnOptimizerThatIsGivenAreToldToInitialize) {
 }
 
 TEST(KeysWithoutEffect, AConditionOnAValueThatIsRefusedSaysNothing) {
-  EXPECT_EQ(found_by_check(Taker::Train, R"({"fp16": {"enabled": "yes", "loss_scale": 8}})",
+  EXPECT_EQ(found_by_check(Dialect::Train, R"({"fp16": {"enabled": "yes", "loss_scale": 8}})",
                            "fp16.loss_scale"),
             "used: ");
 }
 
 TEST(KeysWithoutEffect, NeedKeysThatThereAre) {
-  for (const Taker taker : {Taker::Train, Taker::Initialize}) {
+  for (const Dialect dialect : {Dialect::Train, Dialect::Initialize}) {
     std::set<std::string> paths;
-    for (const KeyInfo& key : known_keys(taker)) paths.insert(key.path);
+    for (const KeyInfo& key : known_keys(dialect)) paths.insert(key.path);
     int conditions = 0;
-    for (const KeyInfo& key : known_keys(taker)) {
+    for (const KeyInfo& key : known_keys(dialect)) {
       for (std::string word : split(key.needs, ' ')) {
         if (word.find('.') == std::string::npos) continue;
         if (word.ends_with(',')) word.pop_back();

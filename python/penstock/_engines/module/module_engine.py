@@ -45,7 +45,7 @@ from penstock._engines.update.optimizers import (
     Scheduler,
     facts_of_optimizer,
 )
-from penstock._engines.update.step_facts import Compared, Options, StepWords
+from penstock._engines.update.step_facts import Compared, Options, StepSignals
 from penstock.errors import AssertedError, ConfigError
 
 __all__ = ["Engine"]
@@ -130,7 +130,7 @@ class Engine(ModuleSteps, torch.nn.Module):
         self._begin_microbatches()
         options = Options(self.optimizer)
         everyone = [list(range(self.dp_world_size))]
-        self._words = StepWords(
+        self._words = StepSignals(
             self._replicas.communicator,
             [Compared(lambda: [*self._step_facts(), *options.facts()], everyone)],
         )

@@ -1,4 +1,4 @@
-"""Who has the values of parameters under ZeRO 3: a SpreadParameters, and the parameters in Python.
+"""Who has the values of parameters under ZeRO 3: ZeroInitParameters, and the parameters in Python.
 
 An engine has one for what it trains, and zero.Init one for every module that it spreads.
 Knows no forward and no optimizer.
@@ -24,7 +24,7 @@ from penstock.errors import Error, first_of
 
 if TYPE_CHECKING:
     from penstock._engines.parameters.replicas import Replicas
-    from penstock._runtime import SpreadParameters
+    from penstock._runtime import ZeroInitParameters
 
 __all__ = ["EnginesModel", "ParameterHome", "home_of", "spread_of"]
 
@@ -42,12 +42,12 @@ class EnginesModel(Protocol):
 class ParameterHome:
     """Parameters, some of which come and go.
 
-    Nothing comes or goes in a home without a SpreadParameters: all ranks have all of it.
+    Nothing comes or goes in a home without a ZeroInitParameters: all ranks have all of it.
     """
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
-        self.spread: SpreadParameters | None = None
+        self.spread: ZeroInitParameters | None = None
         self.parameters: list[ZeroParameter] = []  # Parameters by number.
         self._held: Counter[int] = Counter()  # How often, by number.
         self._modifier: dict[int, int] = {}  # Ranks whose changes will count, by number.
@@ -68,7 +68,7 @@ class ParameterHome:
         """The number of ranks that share its parameters."""
         return self.replicas.size
 
-    def settle(self, spread: SpreadParameters, parameters: list[ZeroParameter]) -> None:
+    def settle(self, spread: ZeroInitParameters, parameters: list[ZeroParameter]) -> None:
         """Makes `parameters` those of `spread` from now on, and away."""
         self.spread = spread
         self.parameters = parameters
@@ -184,7 +184,7 @@ class ParameterHome:
         )
 
     @property
-    def _module(self) -> SpreadParameters:
+    def _module(self) -> ZeroInitParameters:
         assert self.spread is not None  # Parameters without one are whole, and have no number.
         return self.spread
 
@@ -200,7 +200,7 @@ def home_of(parameter: ZeroParameter) -> ParameterHome:
     return home
 
 
-def spread_of(parameters: Iterable[torch.nn.Parameter]) -> list[SpreadParameters]:
+def spread_of(parameters: Iterable[torch.nn.Parameter]) -> list[ZeroInitParameters]:
     """The homes by which these come and go, each once."""
     homes = dict.fromkeys(home_of(each) for each in parameters if isinstance(each, ZeroParameter))
     return [home.spread for home in homes if home.spread is not None]

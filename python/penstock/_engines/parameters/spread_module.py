@@ -19,7 +19,7 @@ from penstock._engines.parameters.zero_parameter import Place, adopt, is_zero
 from penstock._engines.parameters.zero_settings import ZeroSettings
 
 if TYPE_CHECKING:
-    from penstock._runtime import SpreadParameters
+    from penstock._runtime import ZeroInitParameters
 
 __all__ = ["Spreading"]
 
@@ -65,7 +65,7 @@ class Spreading:
         ]
         if self.replicas.size == 1:
             return
-        made: type[SpreadParameters] = _torch.load().SpreadParameters
+        made: type[ZeroInitParameters] = _torch.load().ZeroInitParameters
         width = max(each.element_size() for each in spread)
         with self.replicas.telling_others():
             module = made(

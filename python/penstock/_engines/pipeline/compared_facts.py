@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock._engines.update.step_facts import Compared, Facts, Options, StepWords
+from penstock._engines.update.step_facts import Compared, Facts, Options, StepSignals
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ def step_words(
     optimizer: torch.optim.Optimizer,
     so_far: Callable[[], Facts],
     rounds: Callable[[], DataRounds | None],
-) -> StepWords:
+) -> StepSignals:
     """so_far: of the steps before.  rounds: of a loader that this rank goes round, if it does."""
     options = Options(optimizer)
     stages = [topology.filter_match(pipe=stage) for stage in range(topology.get_dim("pipe"))]
@@ -37,7 +37,7 @@ def step_words(
         found = rounds()
         return [] if found is None else [("data loader", found.told())]
 
-    return StepWords(
+    return StepSignals(
         communicator,
         [
             Compared(lambda: [*so_far(), *options.facts()], stages),

@@ -1,7 +1,7 @@
 """A rank's stages over its replicas: what is updated, and, of ZeRO 3, what comes and goes.
 
 Knows no schedule, no optimizer and no losses.  What replicas do together, and when, is C++
-(penstock/parameters/replicated_parameters.h).
+(penstock/parameters/rank_parameters.h).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock._engines.pipeline.pipeline_module import PipelineModule
     from penstock._engines.pipeline.pipeline_stage import Stage
-    from penstock._runtime import Communicator, ReplicatedParameters, Update, UpdateRequest
+    from penstock._runtime import Communicator, RankParameters, Update, UpdateRequest
 
 __all__ = ["ReplicatedStages", "check_ties"]
 
@@ -128,10 +128,8 @@ class ReplicatedStages:
         """Drops the gradients of parameters and parts."""
         self.held.drop_gradients()
 
-    def _make(
-        self, sets: list[list[torch.nn.Parameter]], settings: ZeroSettings
-    ) -> ReplicatedParameters:
-        made: type[ReplicatedParameters] = _torch.load().ReplicatedParameters
+    def _make(self, sets: list[list[torch.nn.Parameter]], settings: ZeroSettings) -> RankParameters:
+        made: type[RankParameters] = _torch.load().RankParameters
         named = [[(self.names[id(each)][0], each) for each in of_set] for of_set in sets]
         *alone, shared = named
         parameters = [each for of_set in sets for each in of_set]

@@ -18,7 +18,7 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock._engines.update.update import Update
-    from penstock._runtime import KeptParameter, SavedCheckpoint, StatePiece
+    from penstock._runtime import OwnedElements, SavedCheckpoint, StatePiece
 
 __all__ = ["WEIGHT", "Pieces", "Read", "is_by_element"]
 
@@ -37,7 +37,7 @@ class _Part:
     None: it does not.
     """
 
-    kept: KeptParameter
+    kept: OwnedElements
     names: list[tuple[str, bool]]
     is_trained: bool
     master: torch.Tensor | None
@@ -69,7 +69,7 @@ class Pieces:
         modules: Mapping[str, torch.nn.Module],
         written: frozenset[str],
         names: Mapping[int, str],
-        kept: Callable[[], Sequence[KeptParameter]],
+        kept: Callable[[], Sequence[OwnedElements]],
         parts: Callable[[], Sequence[tuple[int, int, torch.Tensor]]],
         update: Update,
         *,

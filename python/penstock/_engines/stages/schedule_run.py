@@ -19,7 +19,7 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock._planning import Schedule
-    from penstock._runtime import Communicator, Pipeline, ReplicatedParameters
+    from penstock._runtime import Communicator, Pipeline, RankParameters
 
 __all__ = ["Part", "ScheduleRun"]
 
@@ -46,7 +46,7 @@ class ScheduleRun:
         communicator: Communicator,
         *,
         replicas: int = 1,
-        replicated: ReplicatedParameters | None = None,
+        replicated: RankParameters | None = None,
         facts: Sequence[tuple[str, str]] = (),
     ) -> None:
         splits = any("I" in cell for row in program.programs for cell in row)

@@ -21,7 +21,7 @@ from penstock._engines.update.optimizers import facts_of_options
 if TYPE_CHECKING:
     from penstock._runtime import Communicator
 
-__all__ = ["Compared", "Facts", "Options", "StepWords"]
+__all__ = ["Compared", "Facts", "Options", "StepSignals"]
 
 Facts = list[tuple[str, str]]
 _PLAIN = {int, float, bool, str, type(None)}
@@ -39,7 +39,7 @@ class Compared:
     groups: list[list[int]]
 
 
-class StepWords:
+class StepSignals:
     """The words of a rank: a number for each that is compared, and rank."""
 
     def __init__(self, communicator: Communicator, compared: Sequence[Compared]) -> None:

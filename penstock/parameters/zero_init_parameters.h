@@ -1,7 +1,7 @@
 // Parameters that are spread over the ranks of a data group, brought and dropped when asked for.
 //
 // The Python package has them for every module that it spreads while a model is made (zero.Init).
-// It has them, too, for each set of ReplicatedParameters whose parameters come and go.  What an
+// It has them, too, for each set of RankParameters whose parameters come and go.  What an
 // operator reads, a Pager brings.  Knows no gradients and no optimizer.
 // Parameters are numbered as they were given.
 #pragma once
@@ -22,14 +22,14 @@ namespace penstock::parameters {
 // DeepSpeed's words and numbers.
 enum class ParameterStatus : std::uint8_t { Available = 1, NotAvailable = 2, InFlight = 3 };
 
-class SpreadParameters {
+class ZeroInitParameters {
  public:
   // Spreads these parameters, in buckets of up to `bucket_bytes`.  Collective over `group`, which
   // outlives it; afterwards all are away.
-  SpreadParameters(const std::vector<stage::NamedParameter>& parameters, comm::ShardGroup& group,
-                   std::int64_t bucket_bytes);
+  ZeroInitParameters(const std::vector<stage::NamedParameter>& parameters, comm::ShardGroup& group,
+                     std::int64_t bucket_bytes);
   // Has the parameters of `shards` that come and go.  `pager` brings them.  Both outlive it.
-  SpreadParameters(ParameterShards& shards, Pager& pager);
+  ZeroInitParameters(ParameterShards& shards, Pager& pager);
 
   std::vector<stage::NamedParameter> parameters() const;
   comm::ShardGroup& group() const { return shards_.group(); }

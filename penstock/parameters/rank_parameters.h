@@ -29,13 +29,13 @@
 #include "penstock/parameters/parameter_shards.h"
 #include "penstock/parameters/parts.h"
 #include "penstock/parameters/program_changes.h"
-#include "penstock/parameters/spread_parameters.h"
+#include "penstock/parameters/zero_init_parameters.h"
 #include "penstock/partition/ownership.h"
 
 namespace penstock::parameters {
 
 // What a rank has of a parameter between steps.
-struct KeptParameter {
+struct OwnedElements {
   stage::NamedParameter parameter;
   at::Tensor values;  // The whole parameter, or this rank's slice, flat.  Set it, then gather().
   std::int64_t first = 0;  // Index among its elements.
@@ -43,17 +43,17 @@ struct KeptParameter {
   std::optional<std::size_t> part;  // Its number in parts(), if this rank updates it.
 };
 
-class ReplicatedParameters {
+class RankParameters {
  public:
   // Takes parameters that were added layer by layer.  `communicator` outlives it.
-  ReplicatedParameters(std::unique_ptr<GrowingParameters> grown, comm::Communicator& communicator);
+  RankParameters(std::unique_ptr<GrowingParameters> grown, comm::Communicator& communicator);
   // Takes parameters that are all there.  Collective: values become those of the first replica.
   // Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
-  ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
-                       const std::vector<SpreadParameters*>& spread_before, comm::ShardGroup& group,
-                       comm::Communicator& communicator);
-  ~ReplicatedParameters();
+  RankParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
+                 const std::vector<ZeroInitParameters*>& spread_before, comm::ShardGroup& group,
+                 comm::Communicator& communicator);
+  ~RankParameters();
 
   std::size_t sets() const;
 
@@ -61,7 +61,7 @@ class ReplicatedParameters {
   const Parts& parts() const { return parts_; }
   // The parameters of which this rank has elements, and these elements, by set.  A tied parameter
   // has its part in the first set that has it.
-  std::vector<std::vector<KeptParameter>> kept() const;
+  std::vector<std::vector<OwnedElements>> kept() const;
   // What this rank updates of a parameter of a set: itself, its slice, or undefined.
   at::Tensor part_of(std::size_t set, const at::Tensor& parameter) const;
 
@@ -69,7 +69,7 @@ class ReplicatedParameters {
   execute::StageHooks& hooks(std::size_t set);
 
   // The parameters of a set that come and go; null: none does.
-  SpreadParameters* spread(std::size_t set);
+  ZeroInitParameters* spread(std::size_t set);
   // The number of each parameter in spread(); absent: it stays on every rank.
   const std::vector<std::optional<std::size_t>>& spread_place() const { return spread_place_; }
   // The pager of all sets; null: nothing comes and goes.

@@ -1,4 +1,4 @@
-#include "penstock/parameters/spread_parameters.h"
+#include "penstock/parameters/zero_init_parameters.h"
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/linspace.h>
@@ -29,11 +29,11 @@ std::vector<stage::NamedParameter> parameters() {
   return parameters;
 }
 
-TEST(SpreadParameters, TellsItsStatusAndItsShards) {
+TEST(ZeroInitParameters, TellsItsStatusAndItsShards) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     comm::ShardGroup group(communicator, communicator.all_ranks());
     const auto own = parameters();
-    SpreadParameters module(own, group, 1 << 20);
+    ZeroInitParameters module(own, group, 1 << 20);
     std::int64_t elements = 0;
     for (const std::size_t i : kAll) {
       EXPECT_EQ(module.status(i), ParameterStatus::NotAvailable);
@@ -49,12 +49,12 @@ TEST(SpreadParameters, TellsItsStatusAndItsShards) {
   });
 }
 
-TEST(SpreadParameters, TakesWhatOneRankHasChanged) {
+TEST(ZeroInitParameters, TakesWhatOneRankHasChanged) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     const torch::NoGradGuard no_grad;
     comm::ShardGroup group(communicator, communicator.all_ranks());
     const auto own = parameters();
-    SpreadParameters module(own, group, 1 << 20);
+    ZeroInitParameters module(own, group, 1 << 20);
     module.hold({0, 2});
     own[0].tensor.fill_(1.0 + communicator.rank().value);
     own[2].tensor.fill_(3.0 + communicator.rank().value);
@@ -70,12 +70,12 @@ TEST(SpreadParameters, TakesWhatOneRankHasChanged) {
   });
 }
 
-TEST(SpreadParameters, FindsChangesThatNobodyTakes) {
+TEST(ZeroInitParameters, FindsChangesThatNobodyTakes) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     const torch::NoGradGuard no_grad;
     comm::ShardGroup group(communicator, communicator.all_ranks());
     const auto own = parameters();
-    SpreadParameters module(own, group, /*bucket_bytes=*/1);
+    ZeroInitParameters module(own, group, /*bucket_bytes=*/1);
     module.hold(kAll);
     own[1].tensor.add_(1);
     std::memset(own[2].tensor.data_ptr(), 0, own[2].tensor.nbytes());

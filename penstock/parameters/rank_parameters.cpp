@@ -1,4 +1,4 @@
-#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/rank_parameters.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -15,14 +15,14 @@
 
 namespace penstock::parameters {
 
-struct ReplicatedParameters::Set {
+struct RankParameters::Set {
   ParameterShards* shards;
-  std::unique_ptr<SpreadParameters> spread;
+  std::unique_ptr<ZeroInitParameters> spread;
   std::unique_ptr<execute::StageHooks> hooks;
 };
 
-ReplicatedParameters::ReplicatedParameters(std::unique_ptr<GrowingParameters> grown,
-                                           comm::Communicator& communicator)
+RankParameters::RankParameters(std::unique_ptr<GrowingParameters> grown,
+                               comm::Communicator& communicator)
     : grown_(std::move(grown)),
       communicator_(communicator),
       progress_(grown_->options().progress == nullptr ? own_progress_
@@ -33,24 +33,22 @@ ReplicatedParameters::ReplicatedParameters(std::unique_ptr<GrowingParameters> gr
   for (const auto& shards : grown_->sets()) {
     place(*shards);
     sets_.push_back({shards.get(),
-                     pager_ ? std::make_unique<SpreadParameters>(*shards, *pager_) : nullptr,
+                     pager_ ? std::make_unique<ZeroInitParameters>(*shards, *pager_) : nullptr,
                      make_hooks(*shards)});
     all.push_back(shards.get());
   }
   changes_.emplace(std::move(all));
 }
 
-ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets,
-                                           const ReplicaOptions& options,
-                                           const std::vector<SpreadParameters*>& spread_before,
-                                           comm::ShardGroup& group,
-                                           comm::Communicator& communicator)
-    : ReplicatedParameters(grow(sets, options, spread_before, group, communicator), communicator) {}
+RankParameters::RankParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
+                               const std::vector<ZeroInitParameters*>& spread_before,
+                               comm::ShardGroup& group, comm::Communicator& communicator)
+    : RankParameters(grow(sets, options, spread_before, group, communicator), communicator) {}
 
-ReplicatedParameters::~ReplicatedParameters() = default;
+RankParameters::~RankParameters() = default;
 
 // Null where all pages stay.
-std::unique_ptr<Pager> ReplicatedParameters::make_pager() const {
+std::unique_ptr<Pager> RankParameters::make_pager() const {
   std::vector<std::shared_ptr<Page>> pages;
   for (const auto& set : grown_->sets()) {
     for (const auto& page : set->pages()) {
@@ -61,7 +59,7 @@ std::unique_ptr<Pager> ReplicatedParameters::make_pager() const {
   return std::make_unique<Pager>(grown_->group(), std::move(pages), grown_->options().zero.limits);
 }
 
-std::unique_ptr<execute::StageHooks> ReplicatedParameters::make_hooks(ParameterShards& shards) {
+std::unique_ptr<execute::StageHooks> RankParameters::make_hooks(ParameterShards& shards) {
   const ReplicaOptions& options = grown_->options();
   std::vector<stage::NamedParameter> trained;
   for (const std::size_t i : shards.trained()) trained.push_back(shards.parameters()[i]);
@@ -77,7 +75,7 @@ std::unique_ptr<execute::StageHooks> ReplicatedParameters::make_hooks(ParameterS
                                            options.sums);
 }
 
-void ReplicatedParameters::place(ParameterShards& shards) {
+void RankParameters::place(ParameterShards& shards) {
   const std::vector<partition::Holding>& holdings = shards.ownership().parameters;
   std::size_t of_spread = 0;
   for (std::size_t i = 0; i < holdings.size(); ++i) {
@@ -93,22 +91,22 @@ void ReplicatedParameters::place(ParameterShards& shards) {
   }
 }
 
-std::size_t ReplicatedParameters::sets() const { return sets_.size(); }
+std::size_t RankParameters::sets() const { return sets_.size(); }
 
 // Has parts by the rules of place().
-std::vector<std::vector<KeptParameter>> ReplicatedParameters::kept() const {
-  std::vector<std::vector<KeptParameter>> all;
+std::vector<std::vector<OwnedElements>> RankParameters::kept() const {
+  std::vector<std::vector<OwnedElements>> all;
   std::set<std::string> tied;
   std::size_t parts = 0;
   for (const Set& set : sets_) {
-    std::vector<KeptParameter>& of_set = all.emplace_back();
+    std::vector<OwnedElements>& of_set = all.emplace_back();
     const std::vector<partition::Holding>& holdings = set.shards->ownership().parameters;
     for (std::size_t i = 0; i < holdings.size(); ++i) {
       const stage::NamedParameter& parameter = set.shards->parameters()[i];
       const ShardSlice* const slice = set.shards->slice_of(i);
       const bool is_slice = holdings[i].bucket.has_value();
       if (is_slice && slice == nullptr) continue;
-      KeptParameter kept{.parameter = parameter,
+      OwnedElements kept{.parameter = parameter,
                          .values = is_slice ? slice->values : parameter.tensor,
                          .first = is_slice ? slice->place.first : 0,
                          .is_slice = is_slice};
@@ -122,7 +120,7 @@ std::vector<std::vector<KeptParameter>> ReplicatedParameters::kept() const {
   return all;
 }
 
-at::Tensor ReplicatedParameters::part_of(std::size_t set, const at::Tensor& parameter) const {
+at::Tensor RankParameters::part_of(std::size_t set, const at::Tensor& parameter) const {
   if (!grown_->rules().are_cut()) return parameter;
   const ParameterShards& shards = *sets_[set].shards;
   const auto& all = shards.parameters();
@@ -132,21 +130,21 @@ at::Tensor ReplicatedParameters::part_of(std::size_t set, const at::Tensor& para
   return slice == nullptr ? at::Tensor() : slice->values;
 }
 
-execute::StageHooks& ReplicatedParameters::hooks(std::size_t set) { return *sets_[set].hooks; }
+execute::StageHooks& RankParameters::hooks(std::size_t set) { return *sets_[set].hooks; }
 
-SpreadParameters* ReplicatedParameters::spread(std::size_t set) {
-  SpreadParameters* const spread = sets_[set].spread.get();
+ZeroInitParameters* RankParameters::spread(std::size_t set) {
+  ZeroInitParameters* const spread = sets_[set].spread.get();
   return spread != nullptr && !spread->parameters().empty() ? spread : nullptr;
 }
 
-std::int64_t ReplicatedParameters::file_bytes() const {
+std::int64_t RankParameters::file_bytes() const {
   std::int64_t bytes = 0;
   for (const Set& set : sets_) bytes += set.shards->file_bytes();
   return bytes;
 }
 
-execute::StepResult ReplicatedParameters::run(const char* name,
-                                              const std::function<execute::StepResult()>& program) {
+execute::StepResult RankParameters::run(const char* name,
+                                        const std::function<execute::StepResult()>& program) {
   comm::or_fail(communicator_, [this] { check_frozen(); });
   if (!pager_) return program();
   return comm::or_fail(communicator_, [&] {
@@ -162,11 +160,11 @@ execute::StepResult ReplicatedParameters::run(const char* name,
   });
 }
 
-void ReplicatedParameters::abandon_run() {
+void RankParameters::abandon_run() {
   if (pager_) pager_->abandon_run();
 }
 
-void ReplicatedParameters::check_frozen() const {
+void RankParameters::check_frozen() const {
   for (const Set& set : sets_) {
     const std::vector<partition::Holding>& holdings = set.shards->ownership().parameters;
     for (std::size_t i = 0; i < holdings.size(); ++i) {
@@ -181,7 +179,7 @@ void ReplicatedParameters::check_frozen() const {
   }
 }
 
-std::vector<double> ReplicatedParameters::squared_norms(std::span<double> words) {
+std::vector<double> RankParameters::squared_norms(std::span<double> words) {
   const at::NoGradGuard no_grad;
   if (grown_->rules().are_cut()) {
     const auto share = [this](const at::Tensor& of_slices) {
@@ -203,7 +201,7 @@ std::vector<double> ReplicatedParameters::squared_norms(std::span<double> words)
   return norms;
 }
 
-void ReplicatedParameters::drop_gradients() {
+void RankParameters::drop_gradients() {
   for (const Set& set : sets_) {
     set.hooks->drop_sums();
     for (const std::size_t i : set.shards->trained()) {
@@ -213,13 +211,13 @@ void ReplicatedParameters::drop_gradients() {
   for (const Part& part : parts_.all()) part.tensor.mutable_grad().reset();
 }
 
-void ReplicatedParameters::gather() {
+void RankParameters::gather() {
   if (!grown_->rules().are_cut()) return;
   const execute::WaitMark wait(progress_, "gathering updated parameters");
   for (const Set& set : sets_) set.shards->gather([this] { progress_.advance(); });
 }
 
-void ReplicatedParameters::unshard() {
+void RankParameters::unshard() {
   if (!pager_) return;
   const comm::Call call("whole_parameters()", comm::Callers::Some);
   const execute::WaitMark wait(progress_, "gathering whole parameters");
@@ -229,7 +227,7 @@ void ReplicatedParameters::unshard() {
   }
 }
 
-void ReplicatedParameters::reshard() {
+void RankParameters::reshard() {
   if (!pager_) return;
   try {
     changes_->find();

@@ -1,4 +1,4 @@
-// The takers of a configuration.
+// The dialects of a configuration.
 //
 // The two read the same file and have most keys in common, not all: each has a table of its own
 // (fields.h, initialize_fields.h), and its part of deepspeed_keys.cpp.  Knows no keys.
@@ -7,7 +7,7 @@
 
 namespace penstock::config {
 
-enum class Taker : std::uint8_t {
+enum class Dialect : std::uint8_t {
   Train,       // penstock train, whose models are penstock's own.
   Initialize,  // penstock.initialize, in Python, whose models are the user's.
 };

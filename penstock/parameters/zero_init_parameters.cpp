@@ -1,4 +1,4 @@
-#include "penstock/parameters/spread_parameters.h"
+#include "penstock/parameters/zero_init_parameters.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -10,8 +10,8 @@
 
 namespace penstock::parameters {
 
-SpreadParameters::SpreadParameters(const std::vector<stage::NamedParameter>& parameters,
-                                   comm::ShardGroup& group, std::int64_t bucket_bytes)
+ZeroInitParameters::ZeroInitParameters(const std::vector<stage::NamedParameter>& parameters,
+                                       comm::ShardGroup& group, std::int64_t bucket_bytes)
     : own_(std::make_unique<ParameterShards>(
           parameters, group,
           partition::SharingRules{.stage = partition::ZeroStage::Parameters,
@@ -24,7 +24,7 @@ SpreadParameters::SpreadParameters(const std::vector<stage::NamedParameter>& par
   std::iota(numbers_.begin(), numbers_.end(), std::size_t{0});
 }
 
-SpreadParameters::SpreadParameters(ParameterShards& shards, Pager& pager)
+ZeroInitParameters::ZeroInitParameters(ParameterShards& shards, Pager& pager)
     : shards_(shards), pager_(&pager) {
   const std::vector<partition::Holding>& holdings = shards.ownership().parameters;
   for (std::size_t i = 0; i < holdings.size(); ++i) {
@@ -33,29 +33,29 @@ SpreadParameters::SpreadParameters(ParameterShards& shards, Pager& pager)
   held_.resize(numbers_.size());
 }
 
-std::vector<stage::NamedParameter> SpreadParameters::parameters() const {
+std::vector<stage::NamedParameter> ZeroInitParameters::parameters() const {
   std::vector<stage::NamedParameter> parameters;
   for (const std::size_t number : numbers_) parameters.push_back(shards_.parameters()[number]);
   return parameters;
 }
 
-ParameterStatus SpreadParameters::status(std::size_t parameter) const {
+ParameterStatus ZeroInitParameters::status(std::size_t parameter) const {
   const Page& page = this->page(parameter);
   const bool is_open = pager_ != nullptr && pager_->is_computing();
   if (!page.is_here() || !(is_open || page.is_pinned())) return ParameterStatus::NotAvailable;
   return page.is_coming() ? ParameterStatus::InFlight : ParameterStatus::Available;
 }
 
-at::Tensor SpreadParameters::shard(std::size_t parameter) const {
+at::Tensor ZeroInitParameters::shard(std::size_t parameter) const {
   if (const ShardSlice* mine = slice(parameter)) return mine->values;
   return at::empty({0}, page(parameter).piece().options());
 }
 
-void SpreadParameters::say(Word::Kind what, std::size_t parameter) {
+void ZeroInitParameters::say(Word::Kind what, std::size_t parameter) {
   if (pager_ != nullptr) pager_->say(what, page(parameter));
 }
 
-void SpreadParameters::hold(const std::vector<std::size_t>& parameters) {
+void ZeroInitParameters::hold(const std::vector<std::size_t>& parameters) {
   if (!parameters.empty()) say(Word::Kind::Gather, parameters.front());
   for (const std::size_t parameter : parameters) {
     page(parameter).pin();
@@ -68,7 +68,7 @@ void SpreadParameters::hold(const std::vector<std::size_t>& parameters) {
   }
 }
 
-void SpreadParameters::release(const std::vector<std::size_t>& parameters) {
+void ZeroInitParameters::release(const std::vector<std::size_t>& parameters) {
   for (const std::size_t parameter : parameters) {
     page(parameter).unpin();
     --held_[parameter].times;
@@ -78,7 +78,7 @@ void SpreadParameters::release(const std::vector<std::size_t>& parameters) {
   }
 }
 
-void SpreadParameters::take_changes(std::size_t parameter, std::int32_t root) {
+void ZeroInitParameters::take_changes(std::size_t parameter, std::int32_t root) {
   const at::NoGradGuard no_grad;
   say(Word::Kind::Changes, parameter);
   shards_.group().broadcast(tensor(parameter).detach(), root)->wait();
@@ -89,7 +89,7 @@ void SpreadParameters::take_changes(std::size_t parameter, std::int32_t root) {
 
 // Whether a parameter was changed: by its version, or by its bytes where something was written
 // behind autograd's back.
-bool SpreadParameters::is_changed(std::size_t parameter) const {
+bool ZeroInitParameters::is_changed(std::size_t parameter) const {
   if (tensor(parameter)._version() != held_[parameter].version) return true;
   const ShardSlice* mine = slice(parameter);
   if (mine == nullptr) return false;
@@ -100,7 +100,7 @@ bool SpreadParameters::is_changed(std::size_t parameter) const {
                      mine->values.const_data_ptr(), mine->values.nbytes()) != 0;
 }
 
-std::vector<std::size_t> SpreadParameters::changed(
+std::vector<std::size_t> ZeroInitParameters::changed(
     const std::vector<std::size_t>& parameters) const {
   std::vector<std::size_t> changed;
   std::ranges::copy_if(parameters, std::back_inserter(changed),
@@ -109,7 +109,7 @@ std::vector<std::size_t> SpreadParameters::changed(
 }
 
 // A page that goes compares versions: they have those again that they came with.
-void SpreadParameters::forget_changes(const std::vector<std::size_t>& parameters) {
+void ZeroInitParameters::forget_changes(const std::vector<std::size_t>& parameters) {
   for (const std::size_t parameter : parameters) {
     c10::VariableVersion version = tensor(parameter).unsafeGetTensorImpl()->version_counter();
     version.set_version(held_[parameter].version);

@@ -13,7 +13,7 @@
 
 namespace penstock::parameters {
 
-class HeldParameters {
+class PageParameters {
  public:
   // Adds a parameter whose values lie in the page.
   // REQUIRES: offsets that rise; a copy of the only parameter has offset 0.

@@ -1,4 +1,4 @@
-#include "penstock/parameters/held_parameters.h"
+#include "penstock/parameters/page_parameters.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -12,23 +12,23 @@
 
 namespace penstock::parameters {
 
-void HeldParameters::add(const stage::NamedParameter& parameter, std::int64_t offset) {
+void PageParameters::add(const stage::NamedParameter& parameter, std::int64_t offset) {
   parameters_.push_back(parameter);
   places_.push_back(parameter.tensor.detach());
   offsets_.push_back(offset);
 }
 
-std::string HeldParameters::name() const {
+std::string PageParameters::name() const {
   if (parameters_.front().name == parameters_.back().name) return parameters_.front().name;
   return str(parameters_.front().name, " .. ", parameters_.back().name);
 }
 
-const std::string& HeldParameters::name_at(std::int64_t element) const {
+const std::string& PageParameters::name_at(std::int64_t element) const {
   const auto behind = std::ranges::upper_bound(offsets_, element);
   return parameters_[static_cast<std::size_t>(behind - offsets_.begin()) - 1].name;
 }
 
-bool HeldParameters::is_in_place(std::size_t i) const {
+bool PageParameters::is_in_place(std::size_t i) const {
   const at::Tensor& tensor = parameters_[i].tensor;
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
              places_[i].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
@@ -36,7 +36,7 @@ bool HeldParameters::is_in_place(std::size_t i) const {
          stage::has_form_of(tensor, places_[i]);
 }
 
-std::vector<stage::NamedParameter> HeldParameters::take_back() const {
+std::vector<stage::NamedParameter> PageParameters::take_back() const {
   const at::NoGradGuard no_grad;
   std::vector<stage::NamedParameter> taken;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -50,7 +50,7 @@ std::vector<stage::NamedParameter> HeldParameters::take_back() const {
   return taken;
 }
 
-void HeldParameters::check_in_place() const {
+void PageParameters::check_in_place() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (is_in_place(i)) continue;
     stage::check_form(parameters_[i], places_[i]);
@@ -60,12 +60,12 @@ void HeldParameters::check_in_place() const {
   }
 }
 
-void HeldParameters::note_versions() {
+void PageParameters::note_versions() {
   versions_.clear();
   for (const auto& parameter : parameters_) versions_.push_back(parameter.tensor._version());
 }
 
-void HeldParameters::check_unchanged() const {
+void PageParameters::check_unchanged() const {
   for (std::size_t i = 0; i < versions_.size(); ++i) {
     if (parameters_[i].tensor._version() == versions_[i]) continue;
     throw Error(str("parameter ", in_quotes(parameters_[i].name),
@@ -74,7 +74,7 @@ void HeldParameters::check_unchanged() const {
   }
 }
 
-std::vector<stage::NamedParameter> HeldParameters::changed(const at::Tensor& piece,
+std::vector<stage::NamedParameter> PageParameters::changed(const at::Tensor& piece,
                                                            const at::Tensor& kept,
                                                            std::int64_t first) const {
   std::vector<stage::NamedParameter> changed;
@@ -86,7 +86,7 @@ std::vector<stage::NamedParameter> HeldParameters::changed(const at::Tensor& pie
 }
 
 // What is written behind autograd's back has no version.
-bool HeldParameters::differs(std::size_t i, const at::Tensor& piece, const at::Tensor& kept,
+bool PageParameters::differs(std::size_t i, const at::Tensor& piece, const at::Tensor& kept,
                              std::int64_t first) const {
   if (!piece.is_cpu() || !kept.is_cpu()) return false;
   const std::int64_t begin = std::max(offsets_[i], first);
