@@ -22,12 +22,12 @@
 #include <string>
 #include <vector>
 
-#include "penstock/checkpoint/digest.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
-#include "penstock/comm/world.h"
 #include "penstock/core/new_file.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/files/checkpoint/digest.h"
+#include "penstock/runtime/comm/world.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "penstock/saving/checkpoints.h"
 
 namespace {

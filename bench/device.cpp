@@ -6,7 +6,7 @@
 // its loss is on the host.  `host_ms` is rank 0's processor time of a step, `instructions` how many
 // its program has, and `peak_device_mb` rank 0's share of the device's memory at its height, which
 // only CUDA's allocator tells.
-#include "penstock/rank/device.h"
+#include "penstock/runtime/rank/device.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
@@ -18,7 +18,7 @@
 #include "bench/pipe.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "penstock/train/trainer.h"
 
 namespace {

@@ -19,9 +19,9 @@
 #include "penstock/core/text.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/token_loss.h"
+#include "penstock/runtime/update/optimizer.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/trainer.h"
-#include "penstock/update/optimizer.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 
 #include "bench/ranks.h"
 #include "penstock/hugging_face/folder.h"
-#include "penstock/stage/stage_layers.h"
+#include "penstock/runtime/stage/stage_layers.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/pipe.h"
-#include "penstock/simulate/costs.h"
-#include "penstock/stage/stage.h"
+#include "penstock/plan/simulate/costs.h"
+#include "penstock/runtime/stage/stage.h"
 
 namespace penstock::bench {
 

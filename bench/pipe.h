@@ -13,8 +13,8 @@
 #include "bench/delayed_network.h"
 #include "bench/ranks.h"
 #include "penstock/comm/communicator.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::bench {

@@ -16,10 +16,10 @@
 #include "bench/measured_costs.h"
 #include "bench/pipe.h"
 #include "penstock/core/text.h"
-#include "penstock/execute/executor.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/execute/executor.h"
+#include "penstock/runtime/nn/mlp.h"
+#include "penstock/runtime/update/optimizer.h"
 #include "penstock/simulate/simulate.h"
-#include "penstock/update/optimizer.h"
 
 namespace {
 

@@ -20,9 +20,9 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/lower/lowering.h"
+#include "penstock/plan/lower/lowering.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "penstock/simulate/simulate.h"
 
 namespace {

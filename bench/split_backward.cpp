@@ -19,8 +19,8 @@
 #include <string_view>
 
 #include "penstock/core/text.h"
-#include "penstock/nn/mlp.h"
-#include "penstock/stage/backward.h"
+#include "penstock/runtime/nn/mlp.h"
+#include "penstock/runtime/stage/backward.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "bench/pipe.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "penstock/train/trainer.h"
 
 namespace {

@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 get_property(targets GLOBAL PROPERTY PENSTOCK_INSTALLED)
 install(TARGETS ${targets} EXPORT penstock-targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY penstock DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+install(DIRECTORY include/penstock penstock DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h" PATTERN "cli" EXCLUDE PATTERN "names" EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/include/penstock/core/version.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock/core)

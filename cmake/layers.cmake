@@ -1,8 +1,11 @@
+# penstock_wing(NAME): the layers that follow are folders of penstock/NAME; a layer of that name is
+# the files of penstock/NAME itself.
+#
 # penstock_layer(NAME [TORCH] [USES targets...] [PRIVATE_USES targets...])
 #
-# One folder of penstock/ as one static library, penstock_NAME (alias penstock::NAME), which links
-# only what its row in docs/ARCHITECTURE.md names.  A word in USES without "::" is another layer.
-# TORCH puts the layer below the torch line: it links torch and shares the precompiled header.
+# One folder as one static library, penstock_NAME (alias penstock::NAME), which links only what its
+# row in docs/ARCHITECTURE.md names.  A word in USES without "::" is another layer.  TORCH puts the
+# layer below the torch line: it links torch and shares the precompiled header.
 
 # Designated initialisers leave fields out on purpose.  g++ 12 misjudges std::string's operator+
 # under the first two of its own, and std::regex under sanitizers under the third.
@@ -56,10 +59,18 @@ function(penstock_compile_together target)
   endif()
 endfunction()
 
+function(penstock_wing name)
+  set(PENSTOCK_WING ${name} PARENT_SCOPE)
+endfunction()
+
 function(penstock_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "USES;PRIVATE_USES")
-  file(GLOB sources CONFIGURE_DEPENDS
-    ${PROJECT_SOURCE_DIR}/penstock/${name}/*.cpp ${PROJECT_SOURCE_DIR}/penstock/${name}/*/*.cpp)
+  set(folder ${PROJECT_SOURCE_DIR}/penstock/${PENSTOCK_WING})
+  if(name STREQUAL PENSTOCK_WING)
+    file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  else()
+    file(GLOB sources CONFIGURE_DEPENDS ${folder}/${name}/*.cpp ${folder}/${name}/*/*.cpp)
+  endif()
   set(target penstock_${name})
   set(scope PUBLIC)
   if(sources)
@@ -74,6 +85,7 @@ function(penstock_layer name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   target_include_directories(${target} ${scope}
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
     $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   foreach(used IN LISTS arg_USES)

@@ -1,6 +1,6 @@
 # The files of the HTML page as strings of penstock_render: a program that is one file, and a page
 # that is one file, too.
-set(folder ${PROJECT_SOURCE_DIR}/penstock/render/page)
+set(folder ${PROJECT_SOURCE_DIR}/penstock/plan/render/page)
 set(page_js "")
 foreach(name IN ITEMS data draw view main)
   file(READ ${folder}/${name}.js script)

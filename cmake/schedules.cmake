@@ -1,12 +1,13 @@
 # The registry of penstock_schedule, from the names of files: hanayo.cpp is a schedule, since there
 # is no hanayo.h, and its row is what it defines as `Generator hanayo()`.
-set(folder ${PROJECT_SOURCE_DIR}/penstock/schedule/generators)
+set(folder ${PROJECT_SOURCE_DIR}/penstock/plan/schedule/generators)
+set(public ${PROJECT_SOURCE_DIR}/include/penstock/schedule/generators)
 set(declarations "")
 set(calls "")
 file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
 foreach(source IN LISTS sources)
   cmake_path(GET source STEM name)
-  if(EXISTS ${folder}/${name}.h)
+  if(EXISTS ${folder}/${name}.h OR EXISTS ${public}/${name}.h)
     continue()
   endif()
   if(NOT name MATCHES "^[a-z][a-z0-9_]*$")

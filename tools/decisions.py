@@ -16,32 +16,36 @@ DECISIONS = [
             r"(?:\.|->)(?:pipe|data)\b(?!\()"
             r'(?=(?:[^"]*"[^"]*")*[^"]*$)'  # Not in a text.
         ),
-        ("penstock/mesh/", "penstock/config/resolve"),
+        ("penstock/core/mesh/", "include/penstock/mesh/", "penstock/plan/config/resolve"),
     ),
     (
         "what a stage of ZeRO means is decided in partition/ownership.h",
         re.compile(r"(?:==|!=|<=?|>=?) *(?:\w+::)*ZeroStage::\w|switch *\(.*\bzero\b.*stage"),
-        ("penstock/config/", "penstock/partition/ownership", "penstock/parameters/zero_options"),
+        (
+            *("penstock/plan/config/", "include/penstock/config/"),
+            *("penstock/plan/partition/ownership", "include/penstock/partition/ownership"),
+            "penstock/runtime/parameters/zero_options",
+        ),
     ),
     (
         "which parameters are too small to be away is decided in partition/ownership.cpp",
         re.compile(r"(?:\.|->)stays\("),
-        ("penstock/partition/",),
+        ("penstock/plan/partition/", "include/penstock/partition/"),
     ),
     (
         "how much of a gradient is clipped is decided in update/update.cpp",
         re.compile(r"norm \+ 1e-6"),
-        ("penstock/update/update.cpp",),
+        ("penstock/runtime/update/update.cpp",),
     ),
     (
         "whether a step is skipped is decided in update/update.cpp",
         re.compile(r"isfinite\(.*norm"),
-        ("penstock/update/update.cpp",),
+        ("penstock/runtime/update/update.cpp",),
     ),
     (
         "how the learning rate moves is decided in config/learning_rate.cpp",
         re.compile(r"warmup_\w+ *[*/]|[*/] *(?:\w+\.)*warmup_"),
-        ("penstock/config/learning_rate.cpp",),
+        ("penstock/plan/config/learning_rate.cpp",),
     ),
     (
         "a file from elsewhere is opened by core/foreign_file.h, one that a user names by "
@@ -49,7 +53,8 @@ DECISIONS = [
         re.compile(
             r"\bifstream\b(?!\(\"/proc)|\bfopen\(|::open\((?!.*O_DIRECTORY|.*\"/dev/null).*O_RDONLY"
         ),
-        ("penstock/core/", "penstock/launch/", "penstock/comm/"),  # The last two: files of /proc.
+        # The last two: files of /proc.
+        ("penstock/core/", "penstock/launch/", "penstock/runtime/comm/"),
     ),
     (
         "a program prints by core/program_output.h or core/output.h",

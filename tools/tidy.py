@@ -12,12 +12,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import prose
 from comment_openings import check_openings
 from decisions import DECISIONS
+from layers import Finding, Layers, read_layers
 from python_walls import PACKAGE, check_walls
 
 LINES_MAX = 500
@@ -63,52 +64,6 @@ ASSERT = re.compile(r"(?<!\w)assert\s*\(|^\s*#\s*include\s*<(?:cassert|assert\.h
 MARKDOWN_LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)(?:\s+\"[^\"]*\")?\)")
 
 
-@dataclass(frozen=True, order=True)
-class Finding:
-    path: str
-    line: int
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.message}"
-
-
-@dataclass
-class Layer:
-    torch: bool
-    uses: list[str]  # What it uses hands on to whoever uses it.
-    private_uses: list[str]
-
-
-@dataclass
-class Layers:
-    """The layers in the order of CMakeLists.txt, and the public targets made of them."""
-
-    layers: dict[str, Layer] = field(default_factory=dict)
-    public: dict[str, list[str]] = field(default_factory=dict)
-
-    def reach(self, names: list[str]) -> set[str]:
-        """The layers among `names` and all that they use, directly or not."""
-        reached: set[str] = set()
-        todo = list(names)
-        while todo:
-            name = todo.pop()
-            if name in reached:
-                continue
-            if name in self.layers:
-                reached.add(name)
-                todo += self.layers[name].uses
-            else:
-                todo += self.public.get(name, [])
-        return reached
-
-    def allowed(self, name: str) -> set[str]:
-        return self.reach([name, *self.layers[name].private_uses])
-
-    def below_torch_line(self, name: str) -> bool:
-        return name in self.layers and self.layers[name].torch
-
-
 @dataclass
 class Source:
     """One text file: its path relative to the root, and its lines."""
@@ -131,48 +86,6 @@ class Source:
 
     def finding(self, line: int, message: str) -> Finding:
         return Finding(self.path, line, message)
-
-
-def read_layers(text: str) -> tuple[Layers, list[Finding]]:
-    """Parses the calls of penstock_layer and penstock_public (cmake/layers.cmake)."""
-    result = Layers()
-    findings = []
-    uncommented = re.sub(r"#[^\n]*", "", text)
-    for call in re.finditer(r"\bpenstock_(layer|public)\s*\(([^)]*)\)", uncommented):
-        line = uncommented.count("\n", 0, call.start()) + 1
-        name, *words = call[2].split()
-        if call[1] == "public":
-            result.public[name] = words
-            continue
-        by_keyword: dict[str, list[str]] = {"TORCH": [], "USES": [], "PRIVATE_USES": []}
-        keyword = "TORCH"
-        for word in words:
-            if word in by_keyword:
-                keyword = word
-            elif "::" not in word:
-                by_keyword[keyword].append(word)
-        used_layers = by_keyword["USES"] + by_keyword["PRIVATE_USES"]
-        for used in used_layers:
-            if used not in result.layers:
-                findings.append(
-                    Finding(
-                        "CMakeLists.txt",
-                        line,
-                        f"layer {name} uses {used}, which is no layer listed before it",
-                    )
-                )
-        torch = "TORCH" in words
-        below = [used for used in used_layers if result.below_torch_line(used)]
-        if below and not torch:
-            findings.append(
-                Finding(
-                    "CMakeLists.txt",
-                    line,
-                    f"layer {name} is above the torch line and uses {below[0]}, which is below it",
-                )
-            )
-        result.layers[name] = Layer(torch, by_keyword["USES"], by_keyword["PRIVATE_USES"])
-    return result, findings
 
 
 def list_files(root: Path) -> list[str]:
@@ -204,9 +117,10 @@ def read_sources(root: Path, names: list[str]) -> Iterator[Source]:
 def check_include(
     source: Source, line: int, include: str, layers: Layers, names: set[str]
 ) -> Iterator[Finding]:
-    parts = source.path.split("/")
-    owner = parts[1] if len(parts) > 2 else ""
+    parts = source.path.removeprefix("include/").split("/")
+    owner = layers.owner(source.path)
     target = include.split("/")
+    used = layers.owner(include)
     if parts[0] == "penstock" and owner == "cli":
         program = "runtime" if parts[2] == "runtime" else "plan"
         allowed = layers.reach([program]) | {"cli"}
@@ -220,12 +134,12 @@ def check_include(
         yield source.finding(line, f"{who} is above the torch line: no {include} here")
     if target[0] != "penstock" or len(target) < 3:
         return
-    if target[1] in layers.layers and target[1] not in allowed and not source.forwards:
+    if used in layers.layers and used not in allowed and not source.forwards:
         can = ", ".join(sorted(allowed - {owner})) or "nothing"
         yield source.finding(line, f"{who} may not include {include}; CMakeLists.txt allows {can}")
-    elif target[1] in layers.layers and not torch and layers.below_torch_line(target[1]):
+    elif used in layers.layers and not torch and layers.below_torch_line(used):
         yield source.finding(line, f"{who} is above the torch line, {include} is below it")
-    if include not in names and include + ".in" not in names:
+    if not names & {include, include + ".in", f"include/{include}"}:
         yield source.finding(line, f"{include} does not exist")
 
 
@@ -402,14 +316,16 @@ def check_folders(names: list[str], layers: Layers) -> Iterator[Finding]:
     top = {name.split("/")[0] for name in names}
     seen = set()
     for name in names:
-        parts = name.split("/")
-        if len(parts) < 3 or (parts[0], parts[1]) in seen:
+        parts = name.removeprefix("include/").split("/")
+        folder = tuple(parts[: 3 if parts[0] == "penstock" and len(parts) > 3 else 2])
+        if len(parts) < 3 or folder in seen:
             continue
-        seen.add((parts[0], parts[1]))
-        if parts[1] in layers.layers or parts[1] == "cli":
+        seen.add(folder)
+        owner = layers.owner(name)
+        if owner and (not name.startswith("penstock/") or name.startswith(layers.folder(owner))):
             continue
         if parts[0] == "penstock":
-            yield Finding(name, 1, f"penstock/{parts[1]} is no layer in CMakeLists.txt")
+            yield Finding(name, 1, f"{'/'.join(folder)} is no layer in CMakeLists.txt")
         elif parts[0] == "tests" and parts[1] not in TEST_FOLDERS and parts[1] not in top:
             yield Finding(
                 name,
@@ -429,7 +345,7 @@ def check_public_headers(
         if row := re.match(r"\| `(penstock/[^`]+)` \|", line):
             public[row[1]] = number
     for header, number in public.items():
-        if header not in names:
+        if f"include/{header}" not in names:
             yield page.finding(number, f"there is no {header}")
     for source in sources:
         if not source.path.startswith(("tests/consumer/", "examples/", "docs/", "README.md")):

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "bindings/planning/init.h"
-#include "penstock/config/effects.h"
 #include "penstock/config/read.h"
-#include "penstock/config/resolve.h"
-#include "penstock/config/write.h"
+#include "penstock/core/json/tree.h"
 #include "penstock/core/read_file.h"
-#include "penstock/json/tree.h"
-#include "penstock/lower/programs.h"
+#include "penstock/plan/config/effects.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/config/write.h"
+#include "penstock/plan/lower/programs.h"
 
 namespace penstock::bindings {
 namespace {

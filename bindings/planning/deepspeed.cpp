@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "bindings/planning/init.h"
-#include "penstock/schedule/deepspeed/conversion.h"
-#include "penstock/schedule/deepspeed/stepped.h"
-#include "penstock/verify/stepped.h"
+#include "penstock/plan/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/deepspeed/stepped.h"
+#include "penstock/plan/verify/stepped.h"
 
 namespace penstock::bindings {
 namespace {

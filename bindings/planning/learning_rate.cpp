@@ -1,4 +1,4 @@
-#include "penstock/config/learning_rate.h"
+#include "penstock/plan/config/learning_rate.h"
 
 #include <pybind11/pybind11.h>
 

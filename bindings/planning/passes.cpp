@@ -1,4 +1,4 @@
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/plan/schedule/passes/passes.h"
 
 #include <pybind11/stl.h>
 
@@ -13,9 +13,9 @@
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/cells.h"
-#include "penstock/schedule/generators/torch.h"
-#include "penstock/schedule/timetable.h"
+#include "penstock/plan/schedule/cells.h"
+#include "penstock/plan/schedule/generators/torch.h"
+#include "penstock/plan/schedule/timetable.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::bindings {

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "penstock/verify/per_stage.h"
+#include "penstock/plan/verify/per_stage.h"
 
 namespace penstock::bindings {
 

@@ -9,9 +9,9 @@
 
 #include "bindings/planning/init.h"
 #include "bindings/planning/pictures.h"
-#include "penstock/lower/programs.h"
-#include "penstock/schedule/cells.h"
-#include "penstock/schedule/dialects.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/plan/schedule/cells.h"
+#include "penstock/plan/schedule/dialects.h"
 #include "penstock/schedule/generators/generators.h"
 
 namespace penstock::bindings {

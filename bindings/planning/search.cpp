@@ -1,4 +1,4 @@
-#include "penstock/search/search.h"
+#include "penstock/plan/search/search.h"
 
 #include <pybind11/stl.h>
 

@@ -11,11 +11,11 @@
 #include "bindings/planning/pictures.h"
 #include "bindings/planning/simulated.h"
 #include "penstock/core/text.h"
-#include "penstock/render/chrome_trace.h"
-#include "penstock/render/simulated_timeline.h"
-#include "penstock/render/timeline_page.h"
-#include "penstock/render/timeline_svg.h"
-#include "penstock/render/timeline_trace.h"
+#include "penstock/plan/render/chrome_trace.h"
+#include "penstock/plan/render/simulated_timeline.h"
+#include "penstock/plan/render/timeline_page.h"
+#include "penstock/plan/render/timeline_svg.h"
+#include "penstock/plan/render/timeline_trace.h"
 
 namespace penstock::bindings {
 namespace {

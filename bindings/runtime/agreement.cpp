@@ -9,7 +9,7 @@
 #include "bindings/runtime/named_facts.h"
 #include "bindings/runtime/without_gil.h"
 #include "penstock/core/text.h"
-#include "penstock/train/handshake.h"
+#include "penstock/runtime/train/handshake.h"
 
 namespace penstock::bindings {
 namespace {

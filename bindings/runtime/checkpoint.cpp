@@ -10,10 +10,10 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/parameters/rank_parameters.h"
-#include "penstock/saving/checkpoint_writer.h"
-#include "penstock/saving/saved_piece.h"
-#include "penstock/weights/safetensors.h"
+#include "penstock/runtime/parameters/rank_parameters.h"
+#include "penstock/runtime/saving/checkpoint_writer.h"
+#include "penstock/runtime/saving/saved_piece.h"
+#include "penstock/runtime/weights/safetensors.h"
 
 namespace penstock::bindings {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/comm/call_words.h"
-#include "penstock/comm/calls.h"
-#include "penstock/comm/own_address.h"
-#include "penstock/comm/world.h"
-#include "penstock/rank/presence.h"
+#include "penstock/runtime/comm/call_words.h"
+#include "penstock/runtime/comm/calls.h"
+#include "penstock/runtime/comm/own_address.h"
+#include "penstock/runtime/comm/world.h"
+#include "penstock/runtime/rank/presence.h"
 
 namespace penstock::bindings {
 namespace {

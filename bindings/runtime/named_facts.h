@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/agreement/facts.h"
+#include "penstock/core/agreement/facts.h"
 
 namespace penstock::bindings {
 

@@ -1,4 +1,4 @@
-#include "penstock/train/pipeline.h"
+#include "penstock/runtime/train/pipeline.h"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>

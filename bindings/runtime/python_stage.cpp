@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "bindings/runtime/python_error.h"
-#include "penstock/nn/draw.h"
-#include "penstock/parameters/gradient_arrivals.h"
-#include "penstock/stage/any_node.h"
+#include "penstock/runtime/nn/draw.h"
+#include "penstock/runtime/parameters/gradient_arrivals.h"
+#include "penstock/runtime/stage/any_node.h"
 
 namespace penstock::bindings {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "penstock/execute/stage_hooks.h"
 #include "penstock/nn/layer.h"
+#include "penstock/runtime/execute/stage_hooks.h"
 
 namespace penstock::bindings {
 

@@ -14,10 +14,10 @@
 #include "bindings/runtime/replicated.h"
 #include "bindings/runtime/update.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/offload/system_memory.h"
-#include "penstock/parameters/pager.h"
-#include "penstock/parameters/zero_init_parameters.h"
-#include "penstock/train/module_replica.h"
+#include "penstock/runtime/offload/system_memory.h"
+#include "penstock/runtime/parameters/pager.h"
+#include "penstock/runtime/parameters/zero_init_parameters.h"
+#include "penstock/runtime/train/module_replica.h"
 
 namespace penstock::bindings {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/comm/shard_group.h"
-#include "penstock/parameters/rank_parameters.h"
+#include "penstock/runtime/comm/shard_group.h"
+#include "penstock/runtime/parameters/rank_parameters.h"
 
 namespace penstock::bindings {
 

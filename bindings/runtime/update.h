@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/update/update.h"
+#include "penstock/runtime/update/update.h"
 
 namespace penstock::bindings {
 

@@ -1,8 +1,8 @@
 #include "penstock/cli/asked_run.h"
 
 #include "penstock/cli/overrides.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::cli {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "penstock/config/config.h"
-#include "penstock/config/override.h"
+#include "penstock/plan/config/override.h"
 
 namespace penstock::cli {
 

@@ -4,7 +4,7 @@
 #pragma once
 #include <string>
 
-#include "penstock/simulate/costs_json.h"
+#include "penstock/plan/simulate/costs_json.h"
 
 namespace penstock::cli {
 

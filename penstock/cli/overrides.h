@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/config/override.h"
+#include "penstock/plan/config/override.h"
 
 namespace penstock::cli {
 

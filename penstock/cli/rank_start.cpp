@@ -5,9 +5,9 @@
 
 #include "penstock/cli/memory_file.h"
 #include "penstock/core/error.h"
+#include "penstock/core/json/tree.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
-#include "penstock/json/tree.h"
 
 namespace penstock::cli {
 namespace {

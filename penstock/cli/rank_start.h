@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/config/override.h"
 #include "penstock/config/read.h"
 #include "penstock/core/file_descriptor.h"
-#include "penstock/inject/fault.h"
+#include "penstock/launch/inject/fault.h"
+#include "penstock/plan/config/override.h"
 
 namespace penstock::cli {
 

@@ -2,8 +2,8 @@
 
 A call says its name here, and that it has begun or ended; whatever it calls in turn belongs to it.
 The communicators number it when it is first spoken in, compare numbers, and name it where ranks
-wait for each other in different calls (penstock/comm/calls.h).  docs/calls.md has all of them.
-Knows no communicator.
+wait for each other in different calls (penstock/runtime/comm/calls.h).  docs/calls.md has all of
+them.  Knows no communicator.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ A step is atomic: a barrier of all stages may stand between any two steps, and n
 Arguments that make no sense are a ValueError, others than integers a TypeError; both name the
 argument, its value and what is allowed.
 
-Source: deepspeed.runtime.pipe.schedule; the steps come from C++ (penstock/schedule/deepspeed).
+Source: deepspeed.runtime.pipe.schedule; the steps come from C++ (penstock/plan/schedule/deepspeed).
 """
 
 from __future__ import annotations

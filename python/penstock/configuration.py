@@ -6,9 +6,9 @@
 
 Every engine reads its configuration here.  A key that penstock does not know is an error, and so is
 one that asks for what penstock lacks, and a value of another kind than the key's; the table is that
-of `penstock config check` (penstock/config/initialize_fields.h, deepspeed_rows.cpp).  Errors are
-penstock.ConfigError, which is a ValueError, and say all that is wrong at once.  Knows no engines:
-what one of them lacks, it says.
+of `penstock config check` (penstock/plan/config/initialize_fields.h, deepspeed_rows.cpp).  Errors
+are penstock.ConfigError, which is a ValueError, and say all that is wrong at once.  Knows no
+engines: what one of them lacks, it says.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Batch:
     gradient_accumulation_steps: int
 
 
-_BYTES_MOST = 1 << 20  # kBytesMax in penstock/json/tree.h.
+_BYTES_MOST = 1 << 20  # kBytesMax in penstock/core/json/tree.h.
 _OF_ONE_RANK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state")
 
 

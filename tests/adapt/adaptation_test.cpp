@@ -1,15 +1,15 @@
 // Windows of steps whose costs are known: what is told, what is looked for, and what stays.
-#include "penstock/adapt/adaptation.h"
+#include "penstock/plan/adapt/adaptation.h"
 
 #include <gtest/gtest.h>
 
-#include "penstock/adapt/objection.h"
-#include "penstock/adapt/proposal.h"
-#include "penstock/adapt/window.h"
-#include "penstock/adapt/words.h"
-#include "penstock/lower/programs.h"
+#include "penstock/plan/adapt/objection.h"
+#include "penstock/plan/adapt/proposal.h"
+#include "penstock/plan/adapt/window.h"
+#include "penstock/plan/adapt/words.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/recordings.h"
 #include "tests/support/schedules.h"
 

@@ -1,5 +1,5 @@
 // Every rank finds the same difference, in the same words, whichever rank and fact it is in.
-#include "penstock/agreement/difference.h"
+#include "penstock/core/agreement/difference.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The table of facts: each is there once, under a name that leads back to it, and docs/handshake.md
 // has all of them, by the occasion on which ranks compare them.
-#include "penstock/agreement/fact.h"
+#include "penstock/core/agreement/fact.h"
 
 #include <gtest/gtest.h>
 

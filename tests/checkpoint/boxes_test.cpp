@@ -1,10 +1,10 @@
 // A tensor that was saved in boxes, and in runs of them, is read in any other.
 #include <gtest/gtest.h>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
-#include "penstock/checkpoint/shard.h"
 #include "penstock/core/error.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/shard.h"
 #include "tests/checkpoint/checkpoints.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"

@@ -1,4 +1,4 @@
-#include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
 
 #include <gtest/gtest.h>
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
-#include "penstock/checkpoint/shard.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/shard.h"
 
 namespace penstock::checkpoint {
 

@@ -1,5 +1,5 @@
 // Every value of the short types, and floats around every boundary between two of them.
-#include "penstock/checkpoint/convert.h"
+#include "penstock/files/checkpoint/convert.h"
 
 #include <gtest/gtest.h>
 

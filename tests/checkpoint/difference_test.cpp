@@ -1,5 +1,5 @@
 // How far two checkpoints are apart, whatever their portions and types.
-#include "penstock/checkpoint/difference.h"
+#include "penstock/files/checkpoint/difference.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <cstring>
 #include <limits>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
-#include "penstock/checkpoint/shard.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/shard.h"
 #include "tests/support/temporary_folder.h"
 
 namespace penstock::checkpoint {

@@ -1,5 +1,5 @@
 // An export has the weights' bits under their names, whole, or is not there.
-#include "penstock/checkpoint/export.h"
+#include "penstock/files/checkpoint/export.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <iterator>
 #include <map>
 
-#include "penstock/checkpoint/convert.h"
-#include "penstock/checkpoint/model_files.h"
 #include "penstock/core/error.h"
+#include "penstock/files/checkpoint/convert.h"
+#include "penstock/files/checkpoint/model_files.h"
 #include "tests/checkpoint/checkpoints.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"

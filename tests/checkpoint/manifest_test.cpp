@@ -1,4 +1,4 @@
-#include "penstock/checkpoint/manifest.h"
+#include "penstock/files/checkpoint/manifest.h"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "penstock/checkpoint/safetensors_header.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/safetensors_header.h"
 
 namespace penstock::checkpoint {
 namespace {

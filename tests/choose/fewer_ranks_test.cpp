@@ -1,8 +1,8 @@
-#include "penstock/choose/fewer_ranks.h"
+#include "penstock/plan/choose/fewer_ranks.h"
 
 #include <gtest/gtest.h>
 
-#include "penstock/config/resolve.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::choose {
 namespace {

@@ -1,5 +1,5 @@
 // What layers take, from the costs of stages, or of themselves.
-#include "penstock/choose/layer_times.h"
+#include "penstock/plan/choose/layer_times.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "penstock/choose/layout.h"
+#include "penstock/plan/choose/layout.h"
 
 #include <gtest/gtest.h>
 
-#include "penstock/config/flat.h"
 #include "penstock/config/read.h"
+#include "penstock/plan/config/flat.h"
 
 namespace penstock::choose {
 namespace {

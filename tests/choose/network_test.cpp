@@ -1,4 +1,4 @@
-#include "penstock/choose/network.h"
+#include "penstock/plan/choose/network.h"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
-#include "penstock/choose/planner.h"
+#include "penstock/plan/choose/planner.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
-#include "penstock/config/write.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/lower/programs.h"
+#include "penstock/plan/config/write.h"
+#include "penstock/plan/lower/programs.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/simulate/simulate.h"
 

@@ -1,10 +1,10 @@
-#include "penstock/choose/shared_cores.h"
+#include "penstock/plan/choose/shared_cores.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
 
 namespace penstock::choose {
 namespace {

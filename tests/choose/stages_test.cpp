@@ -1,4 +1,4 @@
-#include "penstock/choose/stages.h"
+#include "penstock/plan/choose/stages.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "penstock/core/text.h"
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::choose {

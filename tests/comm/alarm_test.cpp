@@ -1,4 +1,4 @@
-#include "penstock/comm/alarm.h"
+#include "penstock/runtime/comm/alarm.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <future>
 #include <string>
 
-#include "penstock/comm/acceptor.h"
+#include "penstock/runtime/comm/acceptor.h"
 
 namespace penstock::comm {
 namespace {

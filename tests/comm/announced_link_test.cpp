@@ -1,4 +1,4 @@
-#include "penstock/comm/announced_link.h"
+#include "penstock/runtime/comm/announced_link.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "penstock/comm/gloo/gloo.h"
-#include "penstock/comm/host_copy.h"
 #include "penstock/core/error.h"
+#include "penstock/runtime/comm/gloo/gloo.h"
+#include "penstock/runtime/comm/host_copy.h"
 #include "tests/comm/failure_of.h"
 #include "tests/support/foreign_device.h"
 

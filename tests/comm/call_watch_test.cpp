@@ -1,4 +1,4 @@
-#include "penstock/comm/call_watch.h"
+#include "penstock/runtime/comm/call_watch.h"
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <functional>
 #include <vector>
 
-#include "penstock/comm/calls.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
+#include "penstock/runtime/comm/calls.h"
 
 namespace penstock::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "penstock/comm/call_words.h"
+#include "penstock/runtime/comm/call_words.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/comm/calls.h"
+#include "penstock/runtime/comm/calls.h"
 
 #include <gtest/gtest.h>
 

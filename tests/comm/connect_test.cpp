@@ -1,4 +1,4 @@
-#include "penstock/comm/connect.h"
+#include "penstock/runtime/comm/connect.h"
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -16,11 +16,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "penstock/comm/communicator.h"
-#include "penstock/comm/interrupt.h"
-#include "penstock/comm/interruptible_store.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/port.h"
+#include "penstock/runtime/comm/interrupt.h"
+#include "penstock/runtime/comm/interruptible_store.h"
 #include "tests/comm/failure_of.h"
 #include "tests/support/temporary_folder.h"
 

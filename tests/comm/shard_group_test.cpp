@@ -1,4 +1,4 @@
-#include "penstock/comm/shard_group.h"
+#include "penstock/runtime/comm/shard_group.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

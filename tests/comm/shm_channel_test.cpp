@@ -7,8 +7,8 @@
 #include <system_error>
 #include <vector>
 
-#include "penstock/comm/shm/channel.h"
-#include "penstock/comm/shm/liveness.h"
+#include "penstock/runtime/comm/shm/channel.h"
+#include "penstock/runtime/comm/shm/liveness.h"
 
 namespace penstock::comm::shm {
 namespace {

@@ -1,4 +1,4 @@
-#include "penstock/config/check.h"
+#include "penstock/plan/config/check.h"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <array>
 #include <set>
 
-#include "penstock/config/deepspeed_keys.h"
-#include "penstock/config/keys.h"
 #include "penstock/config/read.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/config/deepspeed_keys.h"
+#include "penstock/plan/config/keys.h"
 #include "tests/support/message_of.h"
 
 namespace penstock::config {

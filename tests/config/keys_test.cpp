@@ -1,4 +1,4 @@
-#include "penstock/config/keys.h"
+#include "penstock/plan/config/keys.h"
 
 #include <gtest/gtest.h>
 

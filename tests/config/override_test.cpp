@@ -1,4 +1,4 @@
-#include "penstock/config/override.h"
+#include "penstock/plan/config/override.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 // PENSTOCK_UPDATE_GOLDEN=1 (`make golden`) rewrites the page's tables.
 #include <gtest/gtest.h>
 
-#include "penstock/config/keys.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/config/keys.h"
 #include "tests/support/golden.h"
 
 namespace penstock::config {

@@ -1,4 +1,4 @@
-#include "penstock/config/resolve.h"
+#include "penstock/plan/config/resolve.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/config/write.h"
+#include "penstock/plan/config/write.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/data/mixture.h"
+#include "penstock/files/data/mixture.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/data/permutation.h"
+#include "penstock/files/data/permutation.h"
 
 #include <gtest/gtest.h>
 

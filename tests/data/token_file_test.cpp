@@ -1,4 +1,4 @@
-#include "penstock/data/token_file.h"
+#include "penstock/files/data/token_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

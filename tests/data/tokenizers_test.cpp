@@ -1,5 +1,5 @@
 // Tokens of another tokenizer than the model's are refused by both names, whoever reads them.
-#include "penstock/data/tokenizers.h"
+#include "penstock/files/data/tokenizers.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #pragma once
 #include <ATen/ops/zeros_like.h>
 
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
 #include "tests/execute/reference.h"
 
 namespace penstock::execute {

@@ -1,4 +1,4 @@
-#include "penstock/execute/executor.h"
+#include "penstock/runtime/execute/executor.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -13,9 +13,9 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/execute/form_numbers.h"
 #include "penstock/nn/gpt.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/execute/form_numbers.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/execute/pipeline.h"
 
 namespace penstock::execute {

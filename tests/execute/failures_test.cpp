@@ -10,7 +10,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/execute/pipeline.h"
 
 namespace penstock::execute {

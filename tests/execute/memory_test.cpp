@@ -6,7 +6,7 @@
 #include <atomic>
 #include <optional>
 
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/execute/pipeline.h"
 
 namespace penstock::execute {

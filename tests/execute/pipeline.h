@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "penstock/execute/executor.h"
 #include "penstock/lower/plan.h"
-#include "penstock/parameters/gradients.h"
+#include "penstock/plan/schedule/passes/passes.h"
+#include "penstock/runtime/execute/executor.h"
+#include "penstock/runtime/parameters/gradients.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/same_bits.h"
 
 namespace penstock::execute {

@@ -1,5 +1,5 @@
 // Where a Progress is, and where an exception has left it.
-#include "penstock/execute/progress.h"
+#include "penstock/runtime/execute/progress.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <ATen/ops/rand.h>
 
 #include "penstock/core/error.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/execute/every_schedule.h"
 #include "tests/support/schedules.h"
 

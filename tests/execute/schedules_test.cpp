@@ -3,7 +3,7 @@
 #include <ATen/ops/randint.h>
 
 #include "penstock/nn/gpt.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/execute/every_schedule.h"
 
 namespace penstock::execute {

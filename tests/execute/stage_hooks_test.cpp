@@ -1,9 +1,9 @@
-#include "penstock/execute/stage_hooks.h"
+#include "penstock/runtime/execute/stage_hooks.h"
 
 #include <ATen/ops/rand.h>
 
 #include "penstock/core/text.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/execute/pipeline.h"
 
 namespace penstock::execute {

@@ -35,7 +35,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/failure_words.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "penstock/train/trainer.h"
 
 namespace {

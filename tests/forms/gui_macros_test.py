@@ -37,7 +37,12 @@ def code_of(text: str) -> str:
 def check_names() -> int:
     names = re.findall(r"^#define (\w+)", MACROS.read_text(), re.MULTILINE)
     pattern = re.compile(rf"\b({'|'.join(names)})\b")
-    headers = [path for path in (ROOT / "penstock").rglob("*.h") if "cli" not in path.parts]
+    headers = [
+        path
+        for folder in ("include", "penstock")
+        for path in (ROOT / folder).rglob("*.h")
+        if "cli" not in path.parts
+    ]
     found = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in headers
@@ -51,7 +56,8 @@ def torchs_headers(headers: list[str]) -> list[str]:
     """Those that these include, themselves or by others of ours."""
     seen, torchs = list(headers), set()
     for header in seen:
-        text = (ROOT / header).read_text() if (ROOT / header).exists() else ""
+        found = [path for path in (ROOT / header, ROOT / "include" / header) if path.exists()]
+        text = found[0].read_text() if found else ""
         seen += sorted(set(re.findall(r'#include "(penstock/[^"]+)"', text)) - set(seen))
         torchs |= set(re.findall(r"#include <((?:ATen|c10|torch)/[^>]+)>", text))
     return sorted(torchs)

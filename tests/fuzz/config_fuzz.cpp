@@ -1,11 +1,11 @@
 #include <string>
 #include <vector>
 
-#include "penstock/config/resolve.h"
-#include "penstock/config/write.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/config/write.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

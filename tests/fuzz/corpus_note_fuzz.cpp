@@ -1,6 +1,6 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/data/corpus_note.h"
+#include "penstock/files/data/corpus_note.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

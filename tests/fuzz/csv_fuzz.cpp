@@ -1,7 +1,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/plan/schedule/timetable.h"
 #include "penstock/schedule/schedule.h"
-#include "penstock/schedule/timetable.h"
 #include "tests/fuzz/plan_it.h"
 #include "tests/fuzz/targets.h"
 

@@ -1,6 +1,6 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/schedule/deepspeed/instruction.h"
+#include "penstock/plan/schedule/deepspeed/instruction.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

@@ -1,6 +1,6 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/deepspeed/conversion.h"
 #include "penstock/verify/verify.h"
 #include "tests/fuzz/plan_it.h"
 #include "tests/fuzz/targets.h"

@@ -3,7 +3,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/hosts/environment_file.h"
+#include "penstock/launch/hosts/environment_file.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

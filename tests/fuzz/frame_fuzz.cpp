@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "penstock/core/check.h"
-#include "penstock/hosts/frame.h"
+#include "penstock/launch/hosts/frame.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

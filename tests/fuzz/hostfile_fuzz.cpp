@@ -6,8 +6,8 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/hosts/hostfile.h"
-#include "penstock/hosts/selection.h"
+#include "penstock/launch/hosts/hostfile.h"
+#include "penstock/launch/hosts/selection.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

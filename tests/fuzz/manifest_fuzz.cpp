@@ -1,7 +1,7 @@
-#include "penstock/checkpoint/manifest.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/manifest.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

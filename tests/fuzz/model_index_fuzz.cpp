@@ -1,6 +1,6 @@
-#include "penstock/checkpoint/model_files.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/files/checkpoint/model_files.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

@@ -4,8 +4,8 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/lower/lowering.h"
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/plan/lower/lowering.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/verify/verify.h"
 

@@ -3,12 +3,12 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/measure/drift.h"
-#include "penstock/measure/fit.h"
-#include "penstock/measure/recording.h"
-#include "penstock/render/measured_timeline.h"
-#include "penstock/render/simulated_timeline.h"
-#include "penstock/render/timeline_page.h"
+#include "penstock/plan/measure/drift.h"
+#include "penstock/plan/measure/fit.h"
+#include "penstock/plan/measure/recording.h"
+#include "penstock/plan/render/measured_timeline.h"
+#include "penstock/plan/render/simulated_timeline.h"
+#include "penstock/plan/render/timeline_page.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

@@ -1,6 +1,6 @@
 #include "penstock/core/check.h"
-#include "penstock/measure/run_events.h"
-#include "penstock/render/run_marks.h"
+#include "penstock/plan/measure/run_events.h"
+#include "penstock/plan/render/run_marks.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

@@ -1,6 +1,6 @@
-#include "penstock/checkpoint/safetensors_header.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/files/checkpoint/safetensors_header.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

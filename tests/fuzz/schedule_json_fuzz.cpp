@@ -1,6 +1,6 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/schedule/json.h"
+#include "penstock/plan/schedule/json.h"
 #include "tests/fuzz/plan_it.h"
 #include "tests/fuzz/targets.h"
 

@@ -8,7 +8,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/new_file.h"
 #include "penstock/core/text.h"
-#include "penstock/data/token_layout.h"
+#include "penstock/files/data/token_layout.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {

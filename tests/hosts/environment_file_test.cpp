@@ -1,4 +1,4 @@
-#include "penstock/hosts/environment_file.h"
+#include "penstock/launch/hosts/environment_file.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "penstock/hosts/frame.h"
+#include "penstock/launch/hosts/frame.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "penstock/hosts/host_run.h"
+#include "penstock/launch/hosts/host_run.h"
 
 namespace penstock::hosts {
 namespace {

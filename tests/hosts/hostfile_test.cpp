@@ -1,4 +1,4 @@
-#include "penstock/hosts/hostfile.h"
+#include "penstock/launch/hosts/hostfile.h"
 
 #include <gtest/gtest.h>
 

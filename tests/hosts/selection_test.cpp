@@ -1,4 +1,4 @@
-#include "penstock/hosts/selection.h"
+#include "penstock/launch/hosts/selection.h"
 
 #include <gtest/gtest.h>
 

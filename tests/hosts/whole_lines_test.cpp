@@ -1,4 +1,4 @@
-#include "penstock/hosts/whole_lines.h"
+#include "penstock/launch/hosts/whole_lines.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

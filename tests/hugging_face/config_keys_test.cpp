@@ -1,4 +1,4 @@
-#include "penstock/hugging_face/config_keys.h"
+#include "penstock/runtime/hugging_face/config_keys.h"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 #include <memory>
 
 #include "penstock/core/text.h"
-#include "penstock/hugging_face/adapter_folder.h"
-#include "penstock/hugging_face/families.h"
-#include "penstock/hugging_face/generation_config.h"
-#include "penstock/weights/safetensors.h"
+#include "penstock/runtime/hugging_face/adapter_folder.h"
+#include "penstock/runtime/hugging_face/families.h"
+#include "penstock/runtime/hugging_face/generation_config.h"
+#include "penstock/runtime/weights/safetensors.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 

@@ -9,11 +9,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "penstock/checkpoint/model_files.h"
 #include "penstock/core/text.h"
-#include "penstock/hugging_face/families.h"
-#include "penstock/nn/model.h"
-#include "penstock/weights/safetensors.h"
+#include "penstock/files/checkpoint/model_files.h"
+#include "penstock/runtime/hugging_face/families.h"
+#include "penstock/runtime/nn/model.h"
+#include "penstock/runtime/weights/safetensors.h"
 #include "penstock/weights/weights.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"

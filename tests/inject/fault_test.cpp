@@ -1,4 +1,4 @@
-#include "penstock/inject/fault.h"
+#include "penstock/launch/inject/fault.h"
 
 #include <gtest/gtest.h>
 

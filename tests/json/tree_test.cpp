@@ -1,4 +1,4 @@
-#include "penstock/json/tree.h"
+#include "penstock/core/json/tree.h"
 
 #include <gtest/gtest.h>
 

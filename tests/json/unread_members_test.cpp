@@ -1,4 +1,4 @@
-#include "penstock/json/unread_members.h"
+#include "penstock/core/json/unread_members.h"
 
 #include <gtest/gtest.h>
 

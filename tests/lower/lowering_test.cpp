@@ -1,13 +1,13 @@
 // One Lowering for all ranks, and the order in which it waits for sends.
-#include "penstock/lower/lowering.h"
+#include "penstock/plan/lower/lowering.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "penstock/lower/sends_under_way.h"
+#include "penstock/plan/lower/sends_under_way.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 
 namespace penstock::lower {
 namespace {

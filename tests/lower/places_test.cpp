@@ -1,9 +1,9 @@
 // Which ranks have the same stages, and which programs of replicas have no such places.
-#include "penstock/lower/places.h"
+#include "penstock/plan/lower/places.h"
 
 #include <gtest/gtest.h>
 
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/support/message_of.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
 
 #include <gtest/gtest.h>
 

@@ -13,9 +13,9 @@
 
 #include "penstock/core/text.h"
 #include "penstock/lower/plan.h"
+#include "penstock/plan/schedule/passes/passes.h"
+#include "penstock/plan/search/reroute.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
-#include "penstock/search/reroute.h"
 #include "tests/support/generated.h"
 #include "tests/support/schedules.h"
 

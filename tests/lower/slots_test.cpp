@@ -1,4 +1,4 @@
-#include "penstock/lower/slots.h"
+#include "penstock/plan/lower/slots.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "penstock/measure/drift.h"
+#include "penstock/plan/measure/drift.h"
 
 #include <gtest/gtest.h>
 
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/recordings.h"
 
 namespace penstock::measure {

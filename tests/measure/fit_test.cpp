@@ -1,4 +1,4 @@
-#include "penstock/measure/fit.h"
+#include "penstock/plan/measure/fit.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/measure/drift.h"
+#include "penstock/plan/measure/drift.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/message_of.h"
 #include "tests/support/random.h"
 #include "tests/support/recordings.h"

@@ -1,4 +1,4 @@
-#include "penstock/measure/metrics_lines.h"
+#include "penstock/plan/measure/metrics_lines.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "penstock/measure/recording.h"
+#include "penstock/plan/measure/recording.h"
 
 #include <gtest/gtest.h>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/message_of.h"
 #include "tests/support/recordings.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/measure/run_events.h"
+#include "penstock/plan/measure/run_events.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/measure/run_history.h"
+#include "penstock/plan/measure/run_history.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/memory/layers_file.h"
+#include "penstock/plan/memory/layers_file.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
 
 namespace penstock::memory {
 namespace {

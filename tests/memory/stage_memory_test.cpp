@@ -1,4 +1,4 @@
-#include "penstock/memory/stage_memory.h"
+#include "penstock/plan/memory/stage_memory.h"
 
 #include <gtest/gtest.h>
 

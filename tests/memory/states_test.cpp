@@ -1,4 +1,4 @@
-#include "penstock/memory/states.h"
+#include "penstock/plan/memory/states.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/mesh/axes.h"
+#include "penstock/core/mesh/axes.h"
 
 #include <gtest/gtest.h>
 

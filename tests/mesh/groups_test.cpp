@@ -1,4 +1,4 @@
-#include "penstock/mesh/groups.h"
+#include "penstock/core/mesh/groups.h"
 
 #include <gtest/gtest.h>
 

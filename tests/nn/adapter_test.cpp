@@ -1,4 +1,4 @@
-#include "penstock/nn/adapter.h"
+#include "penstock/runtime/nn/adapter.h"
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand.h>

@@ -1,6 +1,6 @@
 // Layers and losses in every form in which they are written first.  A form that does not compile
 // here is a defect; what does not compile on purpose is in tests/forms.
-#include "penstock/nn/callable.h"
+#include "penstock/runtime/nn/callable.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -23,7 +23,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/nn/layer.h"
-#include "penstock/nn/loss_layer.h"
+#include "penstock/runtime/nn/loss_layer.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "penstock/core/text.h"
-#include "penstock/nn/model.h"
+#include "penstock/runtime/nn/model.h"
 
 namespace penstock::nn {
 namespace {

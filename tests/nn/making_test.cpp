@@ -1,5 +1,5 @@
 // Layers that are made with a share of their weights: the shares together are the whole layer.
-#include "penstock/nn/making.h"
+#include "penstock/runtime/nn/making.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
@@ -8,7 +8,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "penstock/nn/decoder.h"
-#include "penstock/nn/model.h"
+#include "penstock/runtime/nn/model.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 

@@ -1,5 +1,5 @@
 // What a model says of its layers: ties, skips, random numbers.
-#include "penstock/nn/model.h"
+#include "penstock/runtime/nn/model.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -12,10 +12,10 @@
 #include <torch/nn/modules/pooling.h>
 
 #include "penstock/core/error.h"
-#include "penstock/nn/draw.h"
-#include "penstock/nn/dropout.h"
 #include "penstock/nn/gpt.h"
-#include "penstock/nn/loss_layer.h"
+#include "penstock/runtime/nn/draw.h"
+#include "penstock/runtime/nn/dropout.h"
+#include "penstock/runtime/nn/loss_layer.h"
 
 namespace penstock::nn {
 namespace {

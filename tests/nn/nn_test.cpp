@@ -16,7 +16,7 @@
 
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/layer.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/support/same_bits.h"
 
 namespace penstock::nn {

@@ -1,4 +1,4 @@
-#include "penstock/nn/owned_memory.h"
+#include "penstock/runtime/nn/owned_memory.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/rand.h>

@@ -15,7 +15,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/rms_norm.h"
+#include "penstock/runtime/nn/rms_norm.h"
 
 namespace penstock::nn {
 namespace {

@@ -1,4 +1,4 @@
-#include "penstock/offload/mapped_file.h"
+#include "penstock/runtime/offload/mapped_file.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

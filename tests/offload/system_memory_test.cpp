@@ -1,4 +1,4 @@
-#include "penstock/offload/system_memory.h"
+#include "penstock/runtime/offload/system_memory.h"
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "penstock/paging/policy.h"
+#include "penstock/plan/paging/policy.h"
 
 #include <gtest/gtest.h>
 

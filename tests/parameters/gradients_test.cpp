@@ -1,12 +1,12 @@
-#include "penstock/parameters/gradients.h"
+#include "penstock/runtime/parameters/gradients.h"
 
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
-#include "penstock/nn/mlp.h"
-#include "penstock/parameters/divided.h"
+#include "penstock/runtime/nn/mlp.h"
+#include "penstock/runtime/parameters/divided.h"
 #include "tests/execute/pipeline.h"
 
 namespace penstock::parameters {

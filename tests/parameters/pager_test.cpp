@@ -1,5 +1,5 @@
 // Pages of any modules' parameters, without a Trainer: what another training loop stands on.
-#include "penstock/parameters/pager.h"
+#include "penstock/runtime/parameters/pager.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
-#include "penstock/parameters/paged_hooks.h"
+#include "penstock/runtime/parameters/paged_hooks.h"
 #include "tests/support/message_of.h"
 #include "tests/support/resident_bytes.h"
 #include "tests/support/same_bits.h"

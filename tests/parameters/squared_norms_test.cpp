@@ -1,4 +1,4 @@
-#include "penstock/parameters/squared_norms.h"
+#include "penstock/runtime/parameters/squared_norms.h"
 
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/randn.h>

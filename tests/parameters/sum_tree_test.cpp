@@ -1,4 +1,4 @@
-#include "penstock/parameters/sum_tree.h"
+#include "penstock/runtime/parameters/sum_tree.h"
 
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>

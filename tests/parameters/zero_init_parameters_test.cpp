@@ -1,4 +1,4 @@
-#include "penstock/parameters/zero_init_parameters.h"
+#include "penstock/runtime/parameters/zero_init_parameters.h"
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/linspace.h>

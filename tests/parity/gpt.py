@@ -133,7 +133,7 @@ def load(folder: Path) -> tuple[Gpt, dict]:
     return gpt, config
 
 
-# The data, split and drawn as penstock/run/data.h says.
+# The data, split and drawn as penstock/runtime/run/data.h says.
 
 MASK = (1 << 64) - 1
 VALIDATION_STREAM = 0x76616C6964617465

@@ -1,4 +1,4 @@
-#include "penstock/partition/gradient_buckets.h"
+#include "penstock/plan/partition/gradient_buckets.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/partition/persistence.h"
+#include "penstock/plan/partition/persistence.h"
 
 #include <gtest/gtest.h>
 

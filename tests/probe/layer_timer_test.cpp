@@ -1,5 +1,5 @@
 // Which layers are timed as one kind, and what is made of their times.  No time is judged.
-#include "penstock/probe/layer_timer.h"
+#include "penstock/runtime/probe/layer_timer.h"
 
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "penstock/render/chrome_trace.h"
+#include "penstock/plan/render/chrome_trace.h"
 
 #include <gtest/gtest.h>
 

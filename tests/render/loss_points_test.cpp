@@ -1,4 +1,4 @@
-#include "penstock/render/loss_points.h"
+#include "penstock/plan/render/loss_points.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/render/loss_svg.h"
+#include "penstock/plan/render/loss_svg.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "penstock/render/measured_timeline.h"
+#include "penstock/plan/render/measured_timeline.h"
 
 #include <gtest/gtest.h>
 
-#include "penstock/render/simulated_timeline.h"
+#include "penstock/plan/render/simulated_timeline.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/recordings.h"
 
 namespace penstock::render {

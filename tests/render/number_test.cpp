@@ -1,4 +1,4 @@
-#include "penstock/render/number.h"
+#include "penstock/plan/render/number.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/render/op_style.h"
+#include "penstock/plan/render/op_style.h"
 
 #include <gtest/gtest.h>
 

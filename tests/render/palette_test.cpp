@@ -1,4 +1,4 @@
-#include "penstock/render/palette.h"
+#include "penstock/plan/render/palette.h"
 
 #include <gtest/gtest.h>
 

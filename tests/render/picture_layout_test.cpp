@@ -1,4 +1,4 @@
-#include "penstock/render/picture_layout.h"
+#include "penstock/plan/render/picture_layout.h"
 
 #include <gtest/gtest.h>
 

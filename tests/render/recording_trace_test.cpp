@@ -1,4 +1,4 @@
-#include "penstock/render/recording_trace.h"
+#include "penstock/plan/render/recording_trace.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/render/run_marks.h"
+#include "penstock/plan/render/run_marks.h"
 
 #include <gtest/gtest.h>
 

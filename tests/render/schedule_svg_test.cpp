@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "penstock/render/palette.h"
+#include "penstock/plan/render/palette.h"
 #include "penstock/schedule/generators/generators.h"
 #include "tests/render/svg_text.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/render/shares.h"
+#include "penstock/plan/render/shares.h"
 
 #include <gtest/gtest.h>
 

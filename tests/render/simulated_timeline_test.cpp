@@ -1,4 +1,4 @@
-#include "penstock/render/simulated_timeline.h"
+#include "penstock/plan/render/simulated_timeline.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/render/svg.h"
+#include "penstock/plan/render/svg.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "penstock/render/ticks.h"
+#include "penstock/plan/render/ticks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
-#include "penstock/render/timeline_page.h"
+#include "penstock/plan/render/timeline_page.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 
 #include "penstock/core/error.h"
-#include "penstock/json/tree.h"
-#include "penstock/render/loss_svg.h"
-#include "penstock/render/simulated_timeline.h"
+#include "penstock/core/json/tree.h"
+#include "penstock/plan/render/loss_svg.h"
+#include "penstock/plan/render/simulated_timeline.h"
 #include "penstock/schedule/generators/generators.h"
 #include "tests/render/svg_text.h"
 #include "tests/support/schedules.h"

@@ -1,8 +1,8 @@
-#include "penstock/render/timeline_trace.h"
+#include "penstock/plan/render/timeline_trace.h"
 
 #include <gtest/gtest.h>
 
-#include "penstock/render/simulated_timeline.h"
+#include "penstock/plan/render/simulated_timeline.h"
 #include "tests/support/schedules.h"
 
 namespace penstock::render {

@@ -1,7 +1,7 @@
 // Runs whose actions take known times: they change to another order, and no bit of theirs changes.
 //
 // Ranks are threads, and slow by injected faults, so that the machine's own speed matters little.
-#include "penstock/run/adapting.h"
+#include "penstock/runtime/run/adapting.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@
 #include "penstock/config/read.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/inject/fault.h"
-#include "penstock/measure/metrics_lines.h"
-#include "penstock/measure/run_events.h"
+#include "penstock/launch/inject/fault.h"
+#include "penstock/plan/measure/metrics_lines.h"
+#include "penstock/plan/measure/run_events.h"
 #include "penstock/run/run.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/run/data.h"
+#include "penstock/runtime/run/data.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>

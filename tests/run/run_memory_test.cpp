@@ -1,5 +1,5 @@
 // The memory that is told of a run against what torch's allocator gives out in it.
-#include "penstock/run/run_memory.h"
+#include "penstock/runtime/run/run_memory.h"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/token_loss.h"
-#include "penstock/probe/allocation_meter.h"
-#include "penstock/train/training_state.h"
+#include "penstock/runtime/probe/allocation_meter.h"
+#include "penstock/runtime/train/training_state.h"
 #include "tests/train/frozen.h"
 
 namespace penstock::run {

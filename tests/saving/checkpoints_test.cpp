@@ -15,7 +15,7 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/train/training_state.h"
+#include "penstock/runtime/train/training_state.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "penstock/core/error.h"
+#include "penstock/runtime/saving/run_state.h"
 #include "penstock/saving/checkpoints.h"
-#include "penstock/saving/run_state.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/model_kinds.h"

@@ -1,17 +1,17 @@
 // Ranks that share a layer's weights save their parts as boxes of one parameter, which is read
 // whole, in another cut, and in slices of a part.
-#include "penstock/saving/saved_piece.h"
+#include "penstock/runtime/saving/saved_piece.h"
 
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
-#include "penstock/checkpoint/shard.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/shard.h"
 #include "penstock/nn/decoder.h"
-#include "penstock/nn/model.h"
-#include "penstock/weights/safetensors.h"
+#include "penstock/runtime/nn/model.h"
+#include "penstock/runtime/weights/safetensors.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/schedule/cells.h"
+#include "penstock/plan/schedule/cells.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/schedule.h"
 #include "tests/support/schedules.h"
 

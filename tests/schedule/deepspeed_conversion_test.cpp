@@ -3,8 +3,8 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/deepspeed/conversion.h"
-#include "penstock/schedule/deepspeed/stepped.h"
+#include "penstock/plan/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/deepspeed/stepped.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/verify/verify.h"
 #include "tests/support/schedules.h"

@@ -3,8 +3,8 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/deepspeed/stepped.h"
-#include "penstock/schedule/deepspeed/steps.h"
+#include "penstock/plan/schedule/deepspeed/stepped.h"
+#include "penstock/plan/schedule/deepspeed/steps.h"
 #include "tests/support/golden.h"
 
 namespace penstock::schedule::deepspeed {

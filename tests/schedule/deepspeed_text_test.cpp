@@ -6,7 +6,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/deepspeed/stepped.h"
+#include "penstock/plan/schedule/deepspeed/stepped.h"
 
 namespace penstock::schedule::deepspeed {
 namespace {

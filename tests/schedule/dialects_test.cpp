@@ -1,13 +1,13 @@
 // A text is read in the dialect that it is written in.
-#include "penstock/schedule/dialects.h"
+#include "penstock/plan/schedule/dialects.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "penstock/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/schedule/difference.h"
+#include "penstock/plan/schedule/difference.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "penstock/schedule/json.h"
+#include "penstock/plan/schedule/json.h"
 
 #include <gtest/gtest.h>
 
 #include "penstock/core/text.h"
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "tests/support/message_of.h"
 #include "tests/support/schedules.h"
 

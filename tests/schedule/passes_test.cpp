@@ -1,4 +1,4 @@
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/plan/schedule/passes/passes.h"
 
 #include <gtest/gtest.h>
 

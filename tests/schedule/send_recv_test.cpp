@@ -5,8 +5,8 @@
 #include <map>
 
 #include "penstock/core/text.h"
-#include "penstock/schedule/passes/messages.h"
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/plan/schedule/passes/messages.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/verify/verify.h"
 #include "tests/support/generated.h"
 #include "tests/support/schedules.h"

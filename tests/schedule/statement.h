@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/generators/units.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/generators/units.h"
 
 namespace penstock::schedule {
 

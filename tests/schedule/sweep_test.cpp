@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "penstock/core/error.h"
-#include "penstock/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/json.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/json.h"
-#include "penstock/schedule/passes/passes.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/verify/verify.h"
 #include "tests/schedule/statement.h"

@@ -1,4 +1,4 @@
-#include "penstock/schedule/timetable.h"
+#include "penstock/plan/schedule/timetable.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/generators/torch.h"
-#include "penstock/schedule/passes/messages.h"
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/plan/schedule/generators/torch.h"
+#include "penstock/plan/schedule/passes/messages.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "tests/support/golden.h"
 #include "tests/support/message_of.h"
 #include "tests/support/schedules.h"

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/generators/torch.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/generators/torch.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/golden.h"
 
 namespace penstock::schedule {

@@ -5,8 +5,8 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/generators/torch.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/generators/torch.h"
 #include "penstock/verify/verify.h"
 #include "tests/support/golden.h"
 

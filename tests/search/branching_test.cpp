@@ -1,16 +1,16 @@
 // What is proven holds: no order is faster than a bound, and the optimum is met by an order.
-#include "penstock/search/branching.h"
+#include "penstock/plan/search/branching.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "penstock/core/text.h"
-#include "penstock/search/list_schedule.h"
-#include "penstock/search/placement.h"
-#include "penstock/search/repair.h"
-#include "penstock/search/search.h"
-#include "penstock/search/seeds.h"
+#include "penstock/plan/search/list_schedule.h"
+#include "penstock/plan/search/placement.h"
+#include "penstock/plan/search/repair.h"
+#include "penstock/plan/search/search.h"
+#include "penstock/plan/search/seeds.h"
 #include "tests/support/golden.h"
 #include "tests/support/random.h"
 

@@ -1,13 +1,13 @@
 // The search's own simulation has the times of simulate(), bit for bit.
-#include "penstock/search/clock.h"
+#include "penstock/plan/search/clock.h"
 
 #include <gtest/gtest.h>
 
+#include "penstock/plan/search/list_schedule.h"
+#include "penstock/plan/search/placement.h"
+#include "penstock/plan/search/repair.h"
+#include "penstock/plan/search/seeds.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/search/list_schedule.h"
-#include "penstock/search/placement.h"
-#include "penstock/search/repair.h"
-#include "penstock/search/seeds.h"
 #include "penstock/simulate/simulate.h"
 #include "tests/support/schedules.h"
 

@@ -1,11 +1,11 @@
 // Orders for stages that stay: as fast as the search's own, each rank in its own memory.
-#include "penstock/search/reorder.h"
+#include "penstock/plan/search/reorder.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
 #include "penstock/schedule/generators/generators.h"
 #include "tests/support/schedules.h"
 

@@ -1,15 +1,15 @@
 // A rerouted program is one of all ranks that are left, in the memory that it was given.
-#include "penstock/search/reroute.h"
+#include "penstock/plan/search/reroute.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
+#include "penstock/plan/schedule/passes/passes.h"
+#include "penstock/plan/search/search.h"
+#include "penstock/plan/simulate/lower_bounds.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
-#include "penstock/search/search.h"
-#include "penstock/simulate/lower_bounds.h"
 #include "tests/support/schedules.h"
 
 namespace penstock::search {

@@ -1,5 +1,5 @@
 // The search meets what is known to be the best, keeps to its limits, and says what it proves.
-#include "penstock/search/search.h"
+#include "penstock/plan/search/search.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // No schedule beats the bounds, and some schedules meet them.
-#include "penstock/simulate/lower_bounds.h"
+#include "penstock/plan/simulate/lower_bounds.h"
 
 #include <gtest/gtest.h>
 

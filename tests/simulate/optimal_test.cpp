@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/passes/passes.h"
+#include "penstock/plan/simulate/lower_bounds.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
-#include "penstock/simulate/lower_bounds.h"
 #include "penstock/simulate/simulate.h"
 #include "tests/support/golden.h"
 

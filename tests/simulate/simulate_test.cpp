@@ -9,8 +9,8 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/golden.h"
 #include "tests/support/schedules.h"
 

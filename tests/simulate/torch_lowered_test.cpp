@@ -4,8 +4,8 @@
 #include <map>
 
 #include "penstock/core/text.h"
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "penstock/simulate/simulate.h"
 #include "tests/support/golden.h"
 

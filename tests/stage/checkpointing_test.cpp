@@ -8,7 +8,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "penstock/core/error.h"
-#include "penstock/stage/stage.h"
+#include "penstock/runtime/stage/stage.h"
 #include "tests/support/same_bits.h"
 
 namespace penstock::stage {

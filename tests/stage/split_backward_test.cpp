@@ -1,7 +1,7 @@
 #include <torch/nn/modules.h>
 
 #include "penstock/nn/gpt.h"
-#include "penstock/stage/backward.h"
+#include "penstock/runtime/stage/backward.h"
 #include "tests/stage/split_cases.h"
 
 namespace penstock::stage {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/stage/backward.h"
+#include "penstock/runtime/stage/backward.h"
 #include "tests/support/same_bits.h"
 
 namespace penstock::stage {

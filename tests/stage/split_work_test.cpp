@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "penstock/core/error.h"
-#include "penstock/nn/own_backward.h"
+#include "penstock/runtime/nn/own_backward.h"
 #include "tests/stage/split_cases.h"
 
 namespace penstock::stage {

@@ -1,4 +1,4 @@
-#include "penstock/stage/stage.h"
+#include "penstock/runtime/stage/stage.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mse_loss.h>
@@ -17,7 +17,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/nn/gpt.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 
 namespace penstock::stage {
 namespace {

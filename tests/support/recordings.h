@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "penstock/measure/recording.h"
+#include "penstock/plan/measure/recording.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::testing_support {

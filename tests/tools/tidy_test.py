@@ -80,7 +80,7 @@ class TidyTest(unittest.TestCase):
             'throw ConfigError(str("use mesh.data ", count));  // Not mesh.pipe.\n'
             "read(config.data.path, value.data, layout.pipe());\n",
         )
-        self.write("penstock/mesh/ranks.cpp", "return coordinate.pipe * shape.data;\n")
+        self.write("penstock/core/mesh/ranks.cpp", "return coordinate.pipe * shape.data;\n")
         role = "is asked by role"
         self.expect(role, role, role)
 
@@ -313,6 +313,20 @@ class TidyTest(unittest.TestCase):
             "README.md:1: the link docs/a.md#no", "b.md:7:", "a.md:2: the link #three", "b.md"
         )
 
+    def test_layers_of_a_wing_are_in_its_folder(self):
+        lines = CMAKE.replace(
+            "penstock_layer(render", "penstock_wing(drawings)\npenstock_layer(render"
+        )
+        lines = lines.replace("penstock_layer(comm", "penstock_wing(comm)\npenstock_layer(comm")
+        self.write("CMakeLists.txt", lines)
+        self.write("penstock/drawings/render/a.cpp", '#include "penstock/mesh/mesh.h"\n')
+        self.write("penstock/render/b.cpp", "")
+        self.expect(
+            "penstock/drawings/render/a.cpp:1: layer render may not include penstock/mesh/mesh.h",
+            "penstock/execute is no layer",
+            "penstock/render is no layer",
+        )
+
     def test_folders_mirror_something(self):
         self.write("penstock/misc/a.h", OPENING)
         self.write("tests/mish/a.cpp", "")
@@ -323,6 +337,7 @@ class TidyTest(unittest.TestCase):
     def test_users_include_public_headers(self):
         include = "#include <penstock/core/core.h>\n#include <penstock/mesh/mesh.h>\n"
         self.write("tests/consumer/main.cpp", include)
+        self.write("include/penstock/core/core.h", OPENING)
         rows = "| `penstock/core/core.h` | a |\n| `penstock/core/a.h` | b |\n"
         self.write("docs/headers.md", rows)
         self.expect(

@@ -6,10 +6,10 @@
 #include <mutex>
 
 #include "penstock/core/error.h"
-#include "penstock/lower/programs.h"
-#include "penstock/schedule/passes/passes.h"
-#include "penstock/search/reorder.h"
-#include "penstock/train/handshake.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/plan/schedule/passes/passes.h"
+#include "penstock/plan/search/reorder.h"
+#include "penstock/runtime/train/handshake.h"
 #include "tests/train/trained.h"
 
 namespace penstock::train {

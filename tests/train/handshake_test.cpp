@@ -1,6 +1,6 @@
 // What ranks compare: each fact follows what it is of, and a difference in it is named on every
 // rank.  Which facts there are, and the page: tests/agreement.
-#include "penstock/train/handshake.h"
+#include "penstock/runtime/train/handshake.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -14,14 +14,14 @@
 #include <functional>
 #include <set>
 
-#include "penstock/config/flat.h"
-#include "penstock/config/keys.h"
 #include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/lower/programs.h"
-#include "penstock/nn/mlp.h"
-#include "penstock/run/data.h"
+#include "penstock/plan/config/flat.h"
+#include "penstock/plan/config/keys.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/runtime/nn/mlp.h"
+#include "penstock/runtime/run/data.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_folder.h"
 

@@ -9,7 +9,7 @@
 
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
-#include "penstock/run/data.h"
+#include "penstock/runtime/run/data.h"
 #include "penstock/train/trainer.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"

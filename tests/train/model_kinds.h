@@ -26,11 +26,11 @@
 #include <string>
 #include <vector>
 
-#include "penstock/nn/draw.h"
-#include "penstock/nn/dropout.h"
 #include "penstock/nn/gpt.h"
-#include "penstock/nn/loss_layer.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/draw.h"
+#include "penstock/runtime/nn/dropout.h"
+#include "penstock/runtime/nn/loss_layer.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {

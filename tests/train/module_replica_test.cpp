@@ -1,5 +1,5 @@
 // Modules that somebody else runs: replicated, in slices, or spread, they train to the same bits.
-#include "penstock/train/module_replica.h"
+#include "penstock/runtime/train/module_replica.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>

@@ -1,4 +1,4 @@
-#include "penstock/train/pipeline.h"
+#include "penstock/runtime/train/pipeline.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>

@@ -1,5 +1,5 @@
 // Parameters and activations in bf16 and fp16, with masters in float.
-#include "penstock/train/precision.h"
+#include "penstock/runtime/train/precision.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>

@@ -6,10 +6,10 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/lower/programs.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/plan/schedule/json.h"
+#include "penstock/plan/search/reroute.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/json.h"
-#include "penstock/search/reroute.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/trained.h"

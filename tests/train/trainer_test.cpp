@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "penstock/core/error.h"
-#include "penstock/nn/mlp.h"
+#include "penstock/runtime/nn/mlp.h"
 #include "tests/support/same_bits.h"
 
 namespace penstock::train {

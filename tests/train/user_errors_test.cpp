@@ -20,7 +20,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/dropout.h"
+#include "penstock/runtime/nn/dropout.h"
 #include "penstock/train/trainer.h"
 #include "tests/support/same_bits.h"
 

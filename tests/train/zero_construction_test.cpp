@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "penstock/core/text.h"
-#include "penstock/probe/allocation_meter.h"
+#include "penstock/runtime/probe/allocation_meter.h"
 #include "tests/train/trained.h"
 
 namespace penstock::train {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "penstock/core/text.h"
-#include "penstock/probe/allocation_meter.h"
+#include "penstock/runtime/probe/allocation_meter.h"
 #include "tests/train/frozen.h"
 #include "tests/train/trained.h"
 

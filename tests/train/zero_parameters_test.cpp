@@ -10,8 +10,8 @@
 #include <cmath>
 #include <fstream>
 
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/choosing.h"
 #include "tests/train/trained.h"

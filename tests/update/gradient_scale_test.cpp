@@ -1,5 +1,5 @@
 // The scale of fp16 losses against recorded courses, step by step.
-#include "penstock/update/gradient_scale.h"
+#include "penstock/runtime/update/gradient_scale.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "penstock/update/master_weights.h"
+#include "penstock/runtime/update/master_weights.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 
-#include "penstock/update/optimizer.h"
+#include "penstock/runtime/update/optimizer.h"
 #include "tests/support/same_bits.h"
 
 namespace penstock::update {

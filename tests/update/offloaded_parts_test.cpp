@@ -1,4 +1,4 @@
-#include "penstock/update/offloaded_parts.h"
+#include "penstock/runtime/update/offloaded_parts.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "penstock/update/master_weights.h"
+#include "penstock/runtime/update/master_weights.h"
 #include "tests/support/resident_bytes.h"
 #include "tests/support/temporary_folder.h"
 

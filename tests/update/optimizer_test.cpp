@@ -1,4 +1,4 @@
-#include "penstock/update/optimizer.h"
+#include "penstock/runtime/update/optimizer.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "penstock/core/text.h"
+#include "penstock/plan/verify/options.h"
 #include "penstock/schedule/schedule.h"
-#include "penstock/verify/options.h"
 
 namespace penstock::verify {
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "penstock/core/text.h"
-#include "penstock/verify/stepped.h"
+#include "penstock/plan/verify/stepped.h"
 #include "penstock/verify/verify.h"
 #include "tests/support/golden.h"
 
@@ -99,7 +99,7 @@ TEST(ErrorsPage, ListsEveryCodeAndNoOther) {
   for (const auto& [code, section] : sections_of(read_source_file("docs/errors.md"))) {
     documented.insert(code);
   }
-  const auto codes = codes_of(read_source_file("penstock/verify/diagnostic.h"));
+  const auto codes = codes_of(read_source_file("penstock/plan/verify/diagnostic.h"));
   EXPECT_GE(codes.size(), 15u);
   EXPECT_EQ(documented, codes);
 }

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "penstock/core/text.h"
-#include "penstock/schedule/json.h"
-#include "penstock/schedule/passes/passes.h"
-#include "penstock/simulate/lower_bounds.h"
+#include "penstock/plan/schedule/json.h"
+#include "penstock/plan/schedule/passes/passes.h"
+#include "penstock/plan/simulate/lower_bounds.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/verify/verify.h"
 #include "tests/support/schedules.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "penstock/core/text.h"
-#include "penstock/schedule/deepspeed/stepped.h"
+#include "penstock/plan/schedule/deepspeed/stepped.h"
 
 namespace penstock::verify {
 

@@ -1,5 +1,5 @@
 // verify_stepped(): DeepSpeed's own schedules pass, what breaks its claim is refused by name.
-#include "penstock/verify/stepped.h"
+#include "penstock/plan/verify/stepped.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/plan.h"
-#include "penstock/schedule/deepspeed/conversion.h"
+#include "penstock/plan/schedule/deepspeed/conversion.h"
 #include "tests/support/random.h"
 #include "tests/support/stepped.h"
 #include "tests/verify/stepped_engine.h"

@@ -1,4 +1,4 @@
-#include "penstock/weights/safetensors.h"
+#include "penstock/runtime/weights/safetensors.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -15,7 +15,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/weights/atomic_file.h"
+#include "penstock/runtime/weights/atomic_file.h"
 #include "penstock/weights/weights.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"

@@ -1,11 +1,11 @@
 // Boxes of a folder's tensors are read as the tensors have them.
-#include "penstock/weights/tensor_files.h"
+#include "penstock/runtime/weights/tensor_files.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
-#include "penstock/weights/safetensors.h"
+#include "penstock/runtime/weights/safetensors.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 

@@ -6,8 +6,6 @@
 #include <memory>
 #include <optional>
 
-#include "penstock/checkpoint/checkpoints_at.h"
-#include "penstock/checkpoint/difference.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/cli/plan/checkpoint_commands.h"
 #include "penstock/cli/plan/commands.h"
@@ -20,6 +18,8 @@
 #include "penstock/core/output_lock.h"
 #include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/checkpoints_at.h"
+#include "penstock/files/checkpoint/difference.h"
 
 namespace penstock::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
 
 namespace penstock::cli {
 

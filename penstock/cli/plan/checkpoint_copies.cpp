@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 
-#include "penstock/checkpoint/export.h"
 #include "penstock/cli/plan/checkpoint_commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/core/byte_size.h"
@@ -14,6 +13,7 @@
 #include "penstock/core/output.h"
 #include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/export.h"
 
 namespace penstock::cli {
 namespace {

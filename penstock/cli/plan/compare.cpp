@@ -10,8 +10,8 @@
 #include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/render/number.h"
-#include "penstock/simulate/lower_bounds.h"
+#include "penstock/plan/render/number.h"
+#include "penstock/plan/simulate/lower_bounds.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::cli {

@@ -4,18 +4,18 @@
 #include <string>
 #include <vector>
 
-#include "penstock/choose/checked_run.h"
 #include "penstock/cli/input_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
-#include "penstock/config/check.h"
-#include "penstock/config/dialect.h"
 #include "penstock/config/read.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
+#include "penstock/core/json/tree.h"
 #include "penstock/core/text.h"
-#include "penstock/json/tree.h"
-#include "penstock/lower/programs.h"
+#include "penstock/plan/choose/checked_run.h"
+#include "penstock/plan/config/check.h"
+#include "penstock/plan/config/dialect.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/lower/programs.h"
 
 namespace penstock::cli {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "penstock/json/tree.h"
-#include "penstock/simulate/costs.h"
-#include "penstock/verify/options.h"
+#include "penstock/core/json/tree.h"
+#include "penstock/plan/simulate/costs.h"
+#include "penstock/plan/verify/options.h"
 
 namespace penstock::cli {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/verify/diagnostic.h"
+#include "penstock/plan/verify/diagnostic.h"
 
 namespace penstock::cli {
 

@@ -5,7 +5,7 @@
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/difference.h"
+#include "penstock/plan/schedule/difference.h"
 
 namespace penstock::cli {
 namespace {

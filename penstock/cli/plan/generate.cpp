@@ -7,11 +7,11 @@
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/starting.h"
 #include "penstock/cli/tokenizer.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::cli {
 namespace {

@@ -7,22 +7,22 @@
 #include <thread>
 #include <utility>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
-#include "penstock/choose/fewer_ranks.h"
-#include "penstock/choose/rerouting.h"
 #include "penstock/cli/plan/run_log.h"
-#include "penstock/config/flat.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output_lock.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/restarts.h"
 #include "penstock/launch/run_clock.h"
 #include "penstock/launch/stop_signals.h"
-#include "penstock/schedule/json.h"
+#include "penstock/plan/choose/fewer_ranks.h"
+#include "penstock/plan/choose/rerouting.h"
+#include "penstock/plan/config/flat.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/schedule/json.h"
 
 namespace penstock::cli {
 namespace {

@@ -2,21 +2,21 @@
 #include <limits>
 #include <memory>
 
-#include "penstock/choose/planner.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/plan_inputs.h"
 #include "penstock/cli/plan/plan_tables.h"
-#include "penstock/config/optimizer_states.h"
 #include "penstock/config/read.h"
-#include "penstock/config/resolve.h"
-#include "penstock/config/write.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/simulate/costs_json.h"
+#include "penstock/plan/choose/planner.h"
+#include "penstock/plan/config/optimizer_states.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/config/write.h"
+#include "penstock/plan/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

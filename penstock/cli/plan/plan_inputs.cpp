@@ -7,21 +7,21 @@
 #include <filesystem>
 #include <memory>
 
-#include "penstock/choose/checked_run.h"
 #include "penstock/cli/costs_file.h"
 #include "penstock/cli/input_file.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/train_command.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
 #include "penstock/launch/process.h"
-#include "penstock/lower/programs.h"
-#include "penstock/partition/method.h"
-#include "penstock/render/number.h"
+#include "penstock/plan/choose/checked_run.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/plan/partition/method.h"
+#include "penstock/plan/render/number.h"
 
 namespace penstock::cli {
 namespace {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "penstock/choose/layer_times.h"
-#include "penstock/choose/network.h"
 #include "penstock/config/config.h"
-#include "penstock/config/override.h"
-#include "penstock/memory/layers_file.h"
+#include "penstock/plan/choose/layer_times.h"
+#include "penstock/plan/choose/network.h"
+#include "penstock/plan/config/override.h"
+#include "penstock/plan/memory/layers_file.h"
 
 namespace penstock::cli {
 

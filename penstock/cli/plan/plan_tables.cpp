@@ -10,10 +10,10 @@
 #include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/text.h"
-#include "penstock/render/frontier_svg.h"
-#include "penstock/render/number.h"
-#include "penstock/render/simulated_timeline.h"
-#include "penstock/render/timeline_page.h"
+#include "penstock/plan/render/frontier_svg.h"
+#include "penstock/plan/render/number.h"
+#include "penstock/plan/render/simulated_timeline.h"
+#include "penstock/plan/render/timeline_page.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::cli {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "penstock/choose/planner.h"
+#include "penstock/plan/choose/planner.h"
 
 namespace penstock::cli {
 

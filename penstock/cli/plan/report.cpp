@@ -10,14 +10,14 @@
 #include "penstock/cli/plan/run_files.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/measure/drift.h"
-#include "penstock/measure/fit.h"
-#include "penstock/measure/run_history.h"
-#include "penstock/render/measured_timeline.h"
-#include "penstock/render/number.h"
-#include "penstock/render/run_marks.h"
-#include "penstock/render/simulated_timeline.h"
-#include "penstock/simulate/costs_json.h"
+#include "penstock/plan/measure/drift.h"
+#include "penstock/plan/measure/fit.h"
+#include "penstock/plan/measure/run_history.h"
+#include "penstock/plan/render/measured_timeline.h"
+#include "penstock/plan/render/number.h"
+#include "penstock/plan/render/run_marks.h"
+#include "penstock/plan/render/simulated_timeline.h"
+#include "penstock/plan/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "penstock/cli/text_table.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/text.h"
-#include "penstock/render/number.h"
+#include "penstock/plan/render/number.h"
 
 namespace penstock::cli {
 namespace {

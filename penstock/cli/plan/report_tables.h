@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "penstock/measure/drift.h"
-#include "penstock/measure/fit.h"
-#include "penstock/measure/run_events.h"
-#include "penstock/render/timeline_page.h"
+#include "penstock/plan/measure/drift.h"
+#include "penstock/plan/measure/fit.h"
+#include "penstock/plan/measure/run_events.h"
+#include "penstock/plan/render/timeline_page.h"
 
 namespace penstock::cli {
 

@@ -1,4 +1,4 @@
-#include "penstock/search/reroute.h"
+#include "penstock/plan/search/reroute.h"
 
 #include <algorithm>
 #include <memory>
@@ -11,10 +11,10 @@
 #include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/render/number.h"
-#include "penstock/schedule/json.h"
-#include "penstock/search/clock.h"
-#include "penstock/simulate/costs_json.h"
+#include "penstock/plan/render/number.h"
+#include "penstock/plan/schedule/json.h"
+#include "penstock/plan/search/clock.h"
+#include "penstock/plan/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

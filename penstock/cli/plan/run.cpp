@@ -12,8 +12,8 @@
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/text.h"
-#include "penstock/hosts/host_agent.h"
-#include "penstock/hosts/run_on_hosts.h"
+#include "penstock/launch/hosts/host_agent.h"
+#include "penstock/launch/hosts/run_on_hosts.h"
 #include "penstock/launch/program.h"
 #include "penstock/launch/rank_environment.h"
 

@@ -7,9 +7,9 @@
 #include "penstock/core/error.h"
 #include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
-#include "penstock/measure/metrics_lines.h"
-#include "penstock/render/run_marks.h"
-#include "penstock/schedule/dialects.h"
+#include "penstock/plan/measure/metrics_lines.h"
+#include "penstock/plan/render/run_marks.h"
+#include "penstock/plan/schedule/dialects.h"
 
 namespace penstock::cli {
 namespace {

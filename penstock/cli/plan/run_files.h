@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "penstock/measure/recording.h"
-#include "penstock/measure/run_events.h"
-#include "penstock/render/loss_svg.h"
+#include "penstock/plan/measure/recording.h"
+#include "penstock/plan/measure/run_events.h"
+#include "penstock/plan/render/loss_svg.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::cli {

@@ -8,11 +8,11 @@
 #include <ctime>
 #include <utility>
 
-#include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/file_descriptor.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/unknown_launcher.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::cli {
 namespace {

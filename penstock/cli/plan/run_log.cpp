@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/foreign_file.h"
 #include "penstock/core/growing_file.h"
@@ -17,7 +15,9 @@
 #include "penstock/core/read_at.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utc_time.h"
-#include "penstock/measure/metrics_lines.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/measure/metrics_lines.h"
 
 namespace penstock::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "penstock/config/config.h"
 #include "penstock/core/output.h"
 #include "penstock/launch/launcher.h"
-#include "penstock/measure/run_events.h"
+#include "penstock/plan/measure/run_events.h"
 
 namespace penstock::cli {
 

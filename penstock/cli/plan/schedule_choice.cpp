@@ -7,11 +7,11 @@
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/lower/programs.h"
-#include "penstock/schedule/deepspeed/stepped.h"
-#include "penstock/schedule/generators/torch.h"
-#include "penstock/schedule/passes/passes.h"
-#include "penstock/verify/stepped.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/plan/schedule/deepspeed/stepped.h"
+#include "penstock/plan/schedule/generators/torch.h"
+#include "penstock/plan/schedule/passes/passes.h"
+#include "penstock/plan/verify/stepped.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::cli {

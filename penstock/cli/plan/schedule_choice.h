@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/schedule/dialects.h"
+#include "penstock/plan/schedule/dialects.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/schedule.h"
 

@@ -1,4 +1,4 @@
-#include "penstock/search/search.h"
+#include "penstock/plan/search/search.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,9 +14,9 @@
 #include "penstock/core/pace.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
-#include "penstock/render/number.h"
-#include "penstock/schedule/json.h"
-#include "penstock/simulate/costs_json.h"
+#include "penstock/plan/render/number.h"
+#include "penstock/plan/schedule/json.h"
+#include "penstock/plan/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

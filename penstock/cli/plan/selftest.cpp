@@ -3,16 +3,16 @@
 #include <filesystem>
 #include <memory>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
-#include "penstock/checkpoint/difference.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/train.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/difference.h"
 #include "penstock/launch/environment.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::cli {
 namespace {

@@ -12,8 +12,8 @@
 #include "penstock/core/error.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
-#include "penstock/render/number.h"
-#include "penstock/simulate/lower_bounds.h"
+#include "penstock/plan/render/number.h"
+#include "penstock/plan/simulate/lower_bounds.h"
 
 namespace penstock::cli {
 namespace {

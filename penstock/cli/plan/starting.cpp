@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <iterator>
 
-#include "penstock/choose/checked_run.h"
 #include "penstock/cli/plan/runtime_program.h"
-#include "penstock/config/effects.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
+#include "penstock/plan/choose/checked_run.h"
+#include "penstock/plan/config/effects.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::cli {
 namespace {

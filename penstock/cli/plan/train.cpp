@@ -9,9 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
-#include "penstock/checkpoint/checkpoints_at.h"
-#include "penstock/choose/fewer_ranks.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/launch_run.h"
 #include "penstock/cli/plan/run_folders.h"
@@ -19,14 +16,17 @@
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/starting.h"
 #include "penstock/cli/plan/train_command.h"
-#include "penstock/config/flat.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/checkpoint_directory.h"
+#include "penstock/files/checkpoint/checkpoints_at.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/unknown_launcher.h"
+#include "penstock/plan/choose/fewer_ranks.h"
+#include "penstock/plan/config/flat.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::cli {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "penstock/cli/asked_run.h"
 #include "penstock/cli/overrides.h"
+#include "penstock/core/json/tree.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
-#include "penstock/json/tree.h"
 
 namespace penstock::cli {
 void declare_ranks(CLI::App& app, TrainCommand& command) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "penstock/cli/rank_start.h"
-#include "penstock/config/override.h"
-#include "penstock/inject/fault.h"
+#include "penstock/launch/inject/fault.h"
+#include "penstock/plan/config/override.h"
 
 namespace penstock::cli {
 

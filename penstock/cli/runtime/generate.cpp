@@ -7,7 +7,7 @@
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/run/continue_text.h"
+#include "penstock/runtime/run/continue_text.h"
 
 namespace penstock::cli {
 namespace {

@@ -16,8 +16,8 @@
 #include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
-#include "penstock/run/evaluate.h"
 #include "penstock/run/run.h"
+#include "penstock/runtime/run/evaluate.h"
 
 namespace {
 

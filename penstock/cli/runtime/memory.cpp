@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "penstock/config/read.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
-#include "penstock/memory/layers_file.h"
-#include "penstock/rank/device.h"
-#include "penstock/run/from_config.h"
-#include "penstock/run/run_memory.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/memory/layers_file.h"
+#include "penstock/runtime/rank/device.h"
+#include "penstock/runtime/run/from_config.h"
+#include "penstock/runtime/run/run_memory.h"
 
 namespace penstock::cli {
 namespace {

@@ -10,19 +10,19 @@
 
 #include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
-#include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/pace.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/rank_environment.h"
-#include "penstock/lower/programs.h"
 #include "penstock/partition/partition.h"
-#include "penstock/partition/segment_ranges.h"
-#include "penstock/run/from_config.h"
-#include "penstock/run/run_memory.h"
-#include "penstock/simulate/costs_json.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/plan/partition/segment_ranges.h"
+#include "penstock/plan/simulate/costs_json.h"
+#include "penstock/runtime/run/from_config.h"
+#include "penstock/runtime/run/run_memory.h"
 
 namespace penstock::cli {
 namespace {

@@ -18,12 +18,12 @@
 #include "penstock/core/text.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/run_clock.h"
-#include "penstock/rank/device.h"
-#include "penstock/rank/presence.h"
-#include "penstock/rank/process_presence.h"
 #include "penstock/rank/rank_process.h"
 #include "penstock/run/run.h"
-#include "penstock/train/handshake.h"
+#include "penstock/runtime/rank/device.h"
+#include "penstock/runtime/rank/presence.h"
+#include "penstock/runtime/rank/process_presence.h"
+#include "penstock/runtime/train/handshake.h"
 
 namespace penstock::cli {
 namespace {

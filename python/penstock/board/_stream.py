@@ -13,7 +13,7 @@ from typing import Any
 from penstock._foreign_files import open_foreign
 from penstock.errors import ConfigError
 
-_BYTES_MOST = 2 << 30  # kMetricsBytesMax in penstock/measure/metrics_lines.h.
+_BYTES_MOST = 2 << 30  # kMetricsBytesMax in penstock/plan/measure/metrics_lines.h.
 
 Line = dict[str, Any]
 

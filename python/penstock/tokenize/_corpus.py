@@ -23,7 +23,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.tokenize._encoder import Encoder
 
-_VERSION = 1  # kCorpusNoteVersion in penstock/data/corpus_note.h.
+_VERSION = 1  # kCorpusNoteVersion in penstock/files/data/corpus_note.h.
 
 
 class _NewFile:

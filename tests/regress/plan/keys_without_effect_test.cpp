@@ -5,12 +5,12 @@
 
 #include <set>
 
-#include "penstock/config/check.h"
-#include "penstock/config/effects.h"
-#include "penstock/config/keys.h"
 #include "penstock/config/read.h"
-#include "penstock/config/write.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/config/check.h"
+#include "penstock/plan/config/effects.h"
+#include "penstock/plan/config/keys.h"
+#include "penstock/plan/config/write.h"
 
 namespace penstock::config {
 namespace {

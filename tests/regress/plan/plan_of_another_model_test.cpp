@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "penstock/choose/layer_times.h"
-#include "penstock/memory/layers_file.h"
+#include "penstock/plan/choose/layer_times.h"
+#include "penstock/plan/memory/layers_file.h"
 
 namespace penstock {
 namespace {

@@ -2,8 +2,8 @@
 // that was not faster: a program could only take the place of one with as many.
 #include <gtest/gtest.h>
 
-#include "penstock/adapt/objection.h"
-#include "penstock/lower/programs.h"
+#include "penstock/plan/adapt/objection.h"
+#include "penstock/plan/lower/programs.h"
 
 namespace penstock::adapt {
 namespace {

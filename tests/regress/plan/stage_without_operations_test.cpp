@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "penstock/choose/layer_times.h"
+#include "penstock/plan/choose/layer_times.h"
 
 namespace penstock::choose {
 namespace {

@@ -2,7 +2,7 @@
 // were two writers of a layout into a configuration, and one began with an empty section.
 #include <gtest/gtest.h>
 
-#include "penstock/choose/layout.h"
+#include "penstock/plan/choose/layout.h"
 
 namespace penstock::choose {
 namespace {

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "penstock/comm/gloo/gloo.h"
 #include "penstock/core/error.h"
+#include "penstock/runtime/comm/gloo/gloo.h"
 
 namespace penstock::comm {
 namespace {

@@ -20,7 +20,7 @@
 #include <cmath>
 
 #include "penstock/core/text.h"
-#include "penstock/parameters/squared_norms.h"
+#include "penstock/runtime/parameters/squared_norms.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {

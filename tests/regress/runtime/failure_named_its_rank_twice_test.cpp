@@ -6,8 +6,8 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "penstock/comm/world.h"
 #include "penstock/core/error.h"
+#include "penstock/runtime/comm/world.h"
 
 namespace penstock::comm {
 namespace {

@@ -9,7 +9,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
-#include "penstock/stage/stage.h"
+#include "penstock/runtime/stage/stage.h"
 
 namespace penstock::stage {
 namespace {

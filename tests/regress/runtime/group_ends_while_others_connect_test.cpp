@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
-#include "penstock/comm/world.h"
+#include "penstock/runtime/comm/world.h"
 
 namespace penstock::comm {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "penstock/nn/layer.h"
-#include "penstock/partition/model_layers.h"
-#include "penstock/run/from_config.h"
+#include "penstock/plan/partition/model_layers.h"
+#include "penstock/runtime/run/from_config.h"
 #include "tests/support/temporary_folder.h"
 
 namespace penstock {

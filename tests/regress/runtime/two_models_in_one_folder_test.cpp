@@ -19,7 +19,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/weights/new_model.h"
+#include "penstock/runtime/weights/new_model.h"
 #include "tests/support/temporary_folder.h"
 
 namespace penstock::weights {

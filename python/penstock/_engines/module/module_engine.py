@@ -6,8 +6,8 @@
         engine.backward(loss)
         engine.step()
 
-What replicas do together, and when, is C++ (penstock/train/module_replica.h).  Models in pipeline
-stages have an engine of their own, penstock.pipe.PipelineEngine.
+What replicas do together, and when, is C++ (penstock/runtime/train/module_replica.h).  Models in
+pipeline stages have an engine of their own, penstock.pipe.PipelineEngine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training in 16 bits: what a configuration says about it, and the cast of a model.
 
-Copies in 32 bits and the scale of losses are C++ (penstock/update/master_weights.h,
+Copies in 32 bits and the scale of losses are C++ (penstock/runtime/update/master_weights.h,
 gradient_scale.h).  Knows no ranks.
 """
 

@@ -1,7 +1,7 @@
 """A rank's stages over its replicas: what is updated, and, of ZeRO 3, what comes and goes.
 
 Knows no schedule, no optimizer and no losses.  What replicas do together, and when, is C++
-(penstock/parameters/rank_parameters.h).
+(penstock/runtime/parameters/rank_parameters.h).
 """
 
 from __future__ import annotations

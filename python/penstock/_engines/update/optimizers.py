@@ -1,7 +1,7 @@
 """Optimizers and courses of the learning rate: those that a configuration names, or a script gives.
 
 Every engine makes its own here.  Which types and arguments there are,
-the reader has judged (penstock/config/classes.h).  Knows no engines.
+the reader has judged (penstock/plan/config/classes.h).  Knows no engines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes new weights of a step's gradients, by an optimizer and a scheduler of the script's.
 
 What the engines of penstock.zero and penstock.pipe have in common.  Loss scale, clipping, masters
-of 32 bits and files are C++ (penstock/update/update.h), which calls the optimizer back.  Knows no
-models and no losses, and no other ranks: who calls it knows the gradient's norm.
+of 32 bits and files are C++ (penstock/runtime/update/update.h), which calls the optimizer back.
+Knows no models and no losses, and no other ranks: who calls it knows the gradient's norm.
 """
 
 from __future__ import annotations

@@ -1,0 +1,135 @@
+#include "penstock/plan/choose/layer_times.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/plan/choose/run_costs.h"
+
+namespace penstock::choose {
+namespace {
+
+double parameter_bytes(const memory::LayerMemory& layer) {
+  std::int64_t bytes = 0;
+  for (const memory::Parameter& each : layer.parameters) bytes += each.bytes();
+  return static_cast<double>(bytes);
+}
+
+LayerTimes on_device(const Device& device, const memory::LayerMemory& layer, double operations) {
+  const auto slower = [&](double work, double bytes) {
+    return std::max(work / device.flops, bytes / device.bandwidth);
+  };
+  const double weights = parameter_bytes(layer);
+  const double kept = static_cast<double>(layer.kept + layer.output);
+  const double gradient = static_cast<double>(layer.input_gradient);
+  LayerTimes times{.forward = slower(operations, weights + kept),
+                   .input = slower(operations, weights + kept + gradient),
+                   .weight = slower(operations, weights + kept)};
+  if (gradient == 0.0) times.input = 0.0;  // The first layer hands none on.
+  times.backward = times.input + times.weight;
+  return times;
+}
+
+void check_stages(const simulate::PerStage& costs, const char* name, std::int32_t stages) {
+  const auto found = std::ssize(costs.rows());
+  if (found == 1 || found == stages) return;
+  throw ConfigError(
+      str("costs: ", name, ": ", found, " stages; the configuration's own layout has ", stages),
+      {"costs are those that `penstock report` fits to a run of this configuration, or that "
+       "`penstock profile` measures: its mesh, schedule and partition say which layers each stage "
+       "has",
+       "or those of single layers, of `penstock profile --by-layer`"});
+}
+
+// Width of the residual stream.  A folder's model has it in its own files; its last norm is as
+// wide.
+double width_of(const config::ModelConfig& model, const partition::ModelMeta& layers,
+                const memory::ModelMemory& memory) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].type == "DecoderNorm" && !memory.layers[i].parameters.empty()) {
+      return static_cast<double>(memory.layers[i].parameters.front().elements);
+    }
+  }
+  return static_cast<double>(model.hidden);
+}
+
+bool is_embedding(const std::string& type) {
+  return type == "Embedding" || type == "DecoderEmbedding";
+}
+
+bool has_attention(const std::string& type) { return type == "Block" || type == "DecoderBlock"; }
+
+}  // namespace
+
+std::vector<double> forward_operations(const config::ModelConfig& model,
+                                       const partition::ModelMeta& layers,
+                                       const memory::ModelMemory& memory, std::int64_t microbatch) {
+  const auto positions = static_cast<double>(model.sequence_length);
+  const double hidden = width_of(model, layers, memory);
+  std::vector<double> operations;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    double elements = 0.0;
+    for (const memory::Parameter& each : memory.layers[i].parameters) {
+      elements += static_cast<double>(each.elements);
+    }
+    if (is_embedding(layers[i].type)) elements = hidden;  // A row is looked up and added.
+    double of_sample = 2.0 * positions * elements;
+    if (has_attention(layers[i].type)) of_sample += 2.0 * positions * positions * hidden;
+    operations.push_back(of_sample * static_cast<double>(microbatch));
+  }
+  return operations;
+}
+
+std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig& model,
+                                 const partition::ModelMeta& layers,
+                                 const memory::ModelMemory& memory, std::int64_t microbatch) {
+  const std::vector<double> operations = forward_operations(model, layers, memory, microbatch);
+  std::vector<LayerTimes> times;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    times.push_back(on_device(device, memory.layers[i], operations[i]));
+  }
+  const LayerTimes loss = on_device(device, memory.loss, 0.0);
+  times.back().forward += loss.forward;
+  times.back().input += loss.input;
+  times.back().backward += loss.input;
+  return times;
+}
+
+bool are_by_layer(const simulate::Costs& costs, std::size_t layers) {
+  return layers > 1 && costs.forward.rows().size() == layers;
+}
+
+std::vector<LayerTimes> times_of(const simulate::Costs& costs,
+                                 const partition::Partition& partition,
+                                 const std::vector<double>& operations, double measured,
+                                 double microbatch) {
+  const simulate::PerStage& forward = costs.forward;
+  check_stages(forward, "forward", partition.stages());
+  check_stages(costs.input, "input", partition.stages());
+  check_stages(costs.weight, "weight", partition.stages());
+  if (costs.backward) check_stages(*costs.backward, "backward", partition.stages());
+  const double scale = microbatch / measured / 1000.0;
+  std::vector<LayerTimes> times;
+  for (std::int32_t s = 0; s < partition.stages(); ++s) {
+    const StageId stage(s);
+    const auto begin = operations.begin() + partition.first_layer(stage);
+    const auto end = operations.begin() + partition.end_layer(stage);
+    const double all = std::accumulate(begin, end, 0.0);
+    const auto layers = static_cast<double>(std::distance(begin, end));
+    const double input = of_stage(costs.input, stage);
+    const double weight = of_stage(costs.weight, stage);
+    const double backward = costs.backward ? of_stage(*costs.backward, stage) : input + weight;
+    for (auto layer = begin; layer != end; ++layer) {
+      // Layers without a product take what they take: each as much.
+      const double share = scale * (all > 0.0 ? *layer / all : 1.0 / layers);
+      times.push_back({.forward = share * of_stage(forward, stage),
+                       .backward = share * backward,
+                       .input = share * input,
+                       .weight = share * weight});
+    }
+  }
+  return times;
+}
+
+}  // namespace penstock::choose

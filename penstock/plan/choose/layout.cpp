@@ -1,0 +1,177 @@
+#include "penstock/plan/choose/layout.h"
+
+#include <algorithm>
+
+#include "penstock/core/text.h"
+#include "penstock/partition/ownership.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/schedule/generators/generators.h"
+
+namespace penstock::choose {
+namespace {
+
+// A schedule and a number of stages on a rank that fit.
+struct Order {
+  std::string schedule;
+  std::int32_t stages_per_rank = 1;
+};
+
+std::vector<Order> orders(std::int32_t pipe, std::int32_t microbatches, std::int64_t layers) {
+  if (pipe == 1) return {{.schedule = "1f1b"}};
+  std::vector<Order> fitting;
+  for (const schedule::Generator& generator : schedule::registry()) {
+    if (generator.purpose != schedule::Purpose::Train) continue;
+    for (const std::int32_t times : {1, 2, 4}) {
+      const schedule::Sizes sizes{.ranks = pipe,
+                                  .stages_per_rank = times * generator.stages_per_rank,
+                                  .microbatches = microbatches};
+      if (std::int64_t{pipe} * sizes.stages_per_rank > layers) break;
+      if (!generator.objection(sizes).empty()) continue;
+      fitting.push_back({std::string(generator.name), sizes.stages_per_rank});
+    }
+  }
+  return fitting;
+}
+
+// Shapes of all ranks, with a layer at least for each rank of the pipe.  Other axes have one rank
+// each: it is not known what more would take.
+std::vector<mesh::Shape> shapes(const Choices& choices) {
+  std::vector<mesh::Shape> shapes;
+  const auto most =
+      static_cast<std::int32_t>(std::min<std::int64_t>(choices.world, choices.layers));
+  for (std::int32_t pipe = 1; pipe <= most; ++pipe) {
+    if (choices.world % pipe != 0) continue;
+    shapes.push_back(
+        mesh::Shape{}.with(mesh::Axis::Pipe, pipe).with(mesh::Axis::Data, choices.world / pipe));
+  }
+  return shapes;
+}
+
+bool go_together(const Layout& layout, const Choices& choices) {
+  if (layout.offload == Offload::StatesAndParameters) {
+    return partition::SharingRules{
+        .stage = layout.zero, .ranks = layout.sharers(), .one_rank_has_pieces = true}
+        .come_and_go();
+  }
+  return layout.sharers() > 1 || layout.zero == choices.zero.front();
+}
+
+// A layout with each of the choices that leave its program as it is.
+void add_with_choices(const Layout& layout, const Choices& choices, std::vector<Layout>& layouts) {
+  for (const ZeroStage zero : choices.zero) {
+    for (const std::int64_t interval : choices.recompute_intervals) {
+      for (const Offload offload : choices.offloads) {
+        Layout chosen = layout;
+        chosen.zero = zero;
+        chosen.recompute_interval = interval;
+        chosen.offload = offload;
+        if (go_together(chosen, choices)) layouts.push_back(std::move(chosen));
+      }
+    }
+  }
+}
+
+std::int32_t stages_per_rank_of(const config::ScheduleConfig& config) {
+  if (config.stages_per_rank) return static_cast<std::int32_t>(*config.stages_per_rank);
+  const auto& all = schedule::registry();
+  const auto found = std::ranges::find(all, config.name, &schedule::Generator::name);
+  return found == all.end() ? 1 : found->stages_per_rank;  // 1: there is no such schedule.
+}
+
+Offload offload_of(const config::ZeroConfig& zero) {
+  if (zero.offload_param.device != config::OffloadDevice::Off) return Offload::StatesAndParameters;
+  return zero.offload_optimizer.device != config::OffloadDevice::Off ? Offload::States
+                                                                     : Offload::Nothing;
+}
+
+void write_offload(Offload offload, const std::string& folder, config::ZeroConfig& zero) {
+  if (offload == offload_of(zero)) return;
+  const config::OffloadConfig in_files{.device = config::OffloadDevice::Nvme, .nvme_path = folder};
+  zero.offload_optimizer = offload == Offload::Nothing ? config::OffloadConfig{} : in_files;
+  zero.offload_param = offload == Offload::StatesAndParameters ? in_files : config::OffloadConfig{};
+}
+
+}  // namespace
+
+Layout layout_of(const config::Config& config, const mesh::Shape& mesh) {
+  const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  return {.mesh = mesh,
+          .zero = config.zero_optimization.stage,
+          .schedule = config.schedule.name,
+          .stages_per_rank = stages_per_rank_of(config.schedule),
+          .microbatch = batch.micro_batch_size,
+          .microbatches = static_cast<std::int32_t>(batch.microbatches),
+          .recompute_interval = config.pipeline.activation_checkpoint_interval,
+          .offload = offload_of(config.zero_optimization),
+          .file = config.schedule.file};
+}
+
+config::Config with_layout(config::Config config, const Layout& layout,
+                           const std::string& file_folder) {
+  config.mesh = config::config_of(layout.mesh);
+  config.schedule.name = layout.schedule;
+  config.schedule.file = layout.file;
+  config.schedule.stages_per_rank.reset();
+  if (layout.file.empty()) config.schedule.stages_per_rank = layout.stages_per_rank;
+  config.batch = {.train_batch_size = layout.samples(),
+                  .train_micro_batch_size_per_gpu = layout.microbatch,
+                  .gradient_accumulation_steps = layout.microbatches};
+  config.zero_optimization.stage = layout.zero;
+  config.pipeline.activation_checkpoint_interval = layout.recompute_interval;
+  write_offload(layout.offload, file_folder, config.zero_optimization);
+  return config;
+}
+
+std::int64_t element_bytes(const config::Config& config) {
+  return config.bf16.enabled || config.fp16.enabled ? 2 : 4;
+}
+
+std::string_view in_files(Offload offload) {
+  switch (offload) {
+    case Offload::Nothing:
+      return "";
+    case Offload::States:
+      return "states";
+    case Offload::StatesAndParameters:
+      return "states and parameters";
+  }
+  return "";
+}
+
+std::string to_string(const Layout& layout) {
+  const std::string_view files = in_files(layout.offload);
+  const std::string stages =
+      layout.stages_per_rank > 1 ? str(" with ", layout.stages_per_rank, " stages per rank") : "";
+  return str(mesh::in_words(layout.mesh), ", ZeRO ", number_of(layout.zero), ", ", layout.schedule,
+             stages, ", ", layout.microbatches,
+             layout.microbatches == 1 ? " microbatch of " : " microbatches of ", layout.microbatch,
+             layout.microbatch == 1 ? " sample" : " samples",
+             layout.recompute_interval > 0 ? ", recomputed" : "",
+             files.empty() ? "" : str(", ", files, " in files"));
+}
+
+std::vector<Layout> all_layouts(const Choices& choices) {
+  constexpr std::int64_t kMicrobatchesMax = 0xFFFF;
+  std::vector<Layout> layouts;
+  for (const mesh::Shape& mesh : shapes(choices)) {
+    const std::int32_t pipe = mesh.size(mesh::Role::Pipe);
+    const std::int32_t replicas = mesh.size(mesh::Role::OtherSamples);
+    for (const std::int64_t microbatch : choices.microbatches) {
+      if (choices.samples % (microbatch * replicas) != 0) continue;
+      const std::int64_t count = choices.samples / (microbatch * replicas);
+      if (count > kMicrobatchesMax) continue;
+      const auto microbatches = static_cast<std::int32_t>(count);
+      for (const Order& order : orders(pipe, microbatches, choices.layers)) {
+        add_with_choices({.mesh = mesh,
+                          .schedule = order.schedule,
+                          .stages_per_rank = order.stages_per_rank,
+                          .microbatch = microbatch,
+                          .microbatches = microbatches},
+                         choices, layouts);
+      }
+    }
+  }
+  return layouts;
+}
+
+}  // namespace penstock::choose

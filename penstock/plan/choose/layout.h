@@ -1,0 +1,79 @@
+// A layout: how a model is spread over ranks and its batch over time.  And all those that a number
+// of ranks allows.
+//
+// Whoever chooses ranks them.  Values alone: knows no times and no memory.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/config/config.h"
+#include "penstock/core/mesh/axes.h"
+
+namespace penstock::choose {
+
+using config::ZeroStage;
+
+// What is in files while it is not used.
+enum class Offload : std::uint8_t {
+  Nothing,
+  States,               // States of the optimizer, and masters of short types.
+  StatesAndParameters,  // States, and what a rank keeps of parameters under ZeRO 3.
+};
+
+// "", "states", "states and parameters".
+std::string_view in_files(Offload offload);
+
+struct Layout {
+  mesh::Shape mesh;
+  ZeroStage zero = ZeroStage::Off;
+  std::string schedule;                 // A name; empty: the program is in `file`.
+  std::int32_t stages_per_rank = 1;     // Stages of a schedule by name.
+  std::int64_t microbatch = 1;          // Samples.
+  std::int32_t microbatches = 1;        // Number in a step and replica.
+  std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
+  Offload offload = Offload::Nothing;
+  std::string file = {};  // File of a program, in place of a schedule by name.
+
+  std::int32_t pipe() const { return mesh.size(mesh::Role::Pipe); }  // Pipeline ranks.
+  std::int32_t replicas() const { return mesh.size(mesh::Role::OtherSamples); }
+  // Ranks that have the same parameters.
+  std::int32_t sharers() const { return mesh.size(mesh::Role::SameParameters); }
+  std::int32_t stages() const { return pipe() * stages_per_rank; }
+  // Samples of a step.
+  std::int64_t samples() const { return microbatch * microbatches * replicas(); }
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// "pipe 4 x data 2, ZeRO 1, 1f1b, 8 microbatches of 2 samples, recomputed, states in files"
+std::string to_string(const Layout& layout);
+
+// The layout that the configuration has on this mesh.
+// Throws: ConfigError as config::resolve_batch().
+Layout layout_of(const config::Config& config, const mesh::Shape& mesh);
+
+// The configuration with this layout in place of its own; all other keys stay as they are.
+// `file_folder`: where files are that it does not have yet.
+config::Config with_layout(config::Config config, const Layout& layout,
+                           const std::string& file_folder = "");
+
+// Bytes of an element of weights and gradients.
+std::int64_t element_bytes(const config::Config& config);
+
+struct Choices {
+  std::int32_t world = 1;
+  std::int64_t samples = 1;  // Samples of a step, on all replicas.
+  std::int64_t layers = 1;
+  std::vector<std::int64_t> microbatches;  // Samples: the sizes to choose from.
+  std::vector<ZeroStage> zero;
+  std::vector<std::int64_t> recompute_intervals = {0};
+  std::vector<Offload> offloads = {Offload::Nothing};
+};
+
+// Every layout whose sizes fit: pipe and data make up the world, microbatches the batch, no stage
+// is empty, the schedule takes the sizes.  One pipeline rank has one schedule, since they differ in
+// nothing then, and one replica has one stage of ZeRO, but for parameters in files.
+std::vector<Layout> all_layouts(const Choices& choices);
+
+}  // namespace penstock::choose

@@ -1,0 +1,88 @@
+// The layouts of a model on so many ranks, the fastest first, as far as their memory fits.
+//
+// `penstock plan` asks it.  A layout's time is that of a simulated step (step_time.h), its memory
+// what `penstock memory` would tell of it (memory/pipe_memory.h).  A bound that takes no schedule
+// comes first.  A layout is simulated only when its bound is below the times of those that are
+// left.  Its memory is told only when its time is the next in order.  So the list is the true one
+// for stages of balanced work, and most layouts cost next to nothing.  The stages of those that
+// were found are then cut for their schedules (stages.h), and they are sorted by that.
+// Thread safety: none.  Units: seconds, bytes.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "penstock/config/config.h"
+#include "penstock/plan/choose/layer_times.h"
+#include "penstock/plan/choose/layout.h"
+#include "penstock/plan/choose/network.h"
+#include "penstock/plan/choose/step_time.h"
+#include "penstock/plan/memory/layers_file.h"
+#include "penstock/plan/memory/pipe_memory.h"
+
+namespace penstock::choose {
+
+struct Request {
+  config::Config config;  // The model, its types, optimizer and buckets; its layout is not read.
+  const memory::LayersFile& layers;
+  Choices choices;              // Sizes of microbatches are ones that `layers` has.
+  std::int64_t memory_max = 0;  // Limit on each rank's bytes.
+  Network network;
+  // Gives the layers' times, for microbatches of so many samples.
+  std::function<std::vector<LayerTimes>(std::int64_t microbatch)> times_of;
+  double memory_bandwidth = 0.0;  // Bytes a second of the device; 0: not known.
+  double file_bandwidth = 0.0;    // Bytes a second of files, reading and writing, for each rank.
+  std::string file_folder = {};   // Folder of files, for configurations that are written.
+  std::int32_t top = 10;          // Candidates to find, those that are equal as one.
+};
+
+struct Candidate {
+  Layout layout;
+  partition::Partition partition;
+  StepTime time;
+  std::vector<std::int64_t> peak_bytes;  // Bytes by pipeline rank.
+  std::vector<std::string> peak_at;      // The instruction, or "update", by pipeline rank.
+  std::vector<Layout> equals;            // Layouts as fast that take as much: see is_equal().
+
+  std::int64_t peak() const;
+  std::size_t fullest_rank() const;
+};
+
+// Whether nothing tells them apart but their names: steps as long, but for rounding, and the same
+// peak on every pipeline rank.
+bool is_equal(const Candidate& a, const Candidate& b);
+
+// A layout whose memory does not fit.
+struct TooLarge {
+  Layout layout;
+  double time = 0.0;  // Seconds of its step; 0: it was not simulated.
+  // Bytes that its fullest rank needs; a lower bound if it was not simulated.
+  std::int64_t bytes = 0;
+};
+
+struct Plans {
+  std::vector<Candidate> candidates;  // Layouts that fit, the fastest first; at most Request::top.
+  std::vector<TooLarge> too_large;    // Layouts found too large on the way, in that order.
+  std::int64_t layouts = 0;           // Number of layouts whose sizes fit.
+  std::int64_t simulated = 0;
+};
+
+// Throws: ConfigError for a configuration that no layout can have; what partition() throws.
+Plans plan(const Request& request);
+
+// The program of a layout, and what its steps are simulated with.
+struct Prepared {
+  verify::VerifiedSchedule schedule;
+  simulate::Costs costs;
+};
+Prepared prepare(const Request& request, const Candidate& candidate);
+
+// The least memory per rank with which some layout fits, and that layout; for a request whose plans
+// are empty, though sizes of some layouts fit.  Of the `count` layouts with the smallest states.
+TooLarge least_memory(const Request& request, std::size_t count = 50);
+
+// The configuration with the candidate's layout, as `penstock train` takes it.
+config::Config configuration_of(const Request& request, const Candidate& candidate);
+
+}  // namespace penstock::choose

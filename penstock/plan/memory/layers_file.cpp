@@ -1,0 +1,241 @@
+#include "penstock/plan/memory/layers_file.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::memory {
+namespace {
+
+using json::Value;
+
+constexpr std::int64_t kVersion = 1;
+
+struct NumberOf {
+  const char* key;
+  std::int64_t LayerMemory::* number;
+};
+constexpr std::array<NumberOf, 8> kNumbers = {
+    {{"buffers", &LayerMemory::buffers},
+     {"output", &LayerMemory::output},
+     {"input_gradient", &LayerMemory::input_gradient},
+     {"kept", &LayerMemory::kept},
+     {"half_kept", &LayerMemory::half_kept},
+     {"forward_peak", &LayerMemory::forward_peak},
+     {"plain_forward_peak", &LayerMemory::plain_forward_peak},
+     {"input_peak", &LayerMemory::input_peak}}};
+
+struct FlagOf {
+  const char* key;
+  bool LayerMemory::* flag;
+};
+constexpr std::array<FlagOf, 4> kFlags = {
+    {{"keeps_input", &LayerMemory::keeps_input},
+     {"keeps_output", &LayerMemory::keeps_output},
+     {"half_keeps_input", &LayerMemory::half_keeps_input},
+     {"half_keeps_gradient", &LayerMemory::half_keeps_gradient}}};
+
+struct PeakOf {
+  const char* key;
+  PassPeak LayerMemory::* peak;
+};
+constexpr std::array<PeakOf, 2> kPeaks = {
+    {{"backward_peak", &LayerMemory::backward_peak}, {"weight_peak", &LayerMemory::weight_peak}}};
+
+std::string_view text(bool flag) { return flag ? "true" : "false"; }
+
+std::string to_json(const Parameter& each) {
+  return str("{\"name\": ", json_quote(each.name), ", \"type\": ", json_quote(each.type),
+             ", \"element_bytes\": ", each.element_bytes, ", \"elements\": ", each.elements,
+             ", \"trainable\": ", text(each.is_trainable), ", \"tied\": ", text(each.is_tied),
+             ", \"sum_element_bytes\": ", each.sum_element_bytes, "}");
+}
+
+std::string to_json(const LayerMemory& layer) {
+  std::vector<std::string> members;
+  for (const NumberOf& each : kNumbers) {
+    members.push_back(str("\"", each.key, "\": ", layer.*each.number));
+  }
+  for (const FlagOf& each : kFlags) {
+    members.push_back(str("\"", each.key, "\": ", text(layer.*each.flag)));
+  }
+  for (const PeakOf& each : kPeaks) {
+    const PassPeak& peak = layer.*each.peak;
+    members.push_back(str("\"", each.key, "\": [", peak.first, ", ", peak.later, "]"));
+  }
+  std::vector<std::string> parameters;
+  for (const Parameter& each : layer.parameters) parameters.push_back(to_json(each));
+  members.push_back(str("\"parameters\": [", join(parameters, ", "), "]"));
+  return str("{", join(members, ", "), "}");
+}
+
+std::string to_json(const MeasuredSize& size) {
+  std::vector<std::string> layers;
+  for (const LayerMemory& layer : size.memory.layers) layers.push_back(to_json(layer));
+  return str("{\"microbatch\": ", size.microbatch, ",\n  \"loss\": ", to_json(size.memory.loss),
+             ",\n  \"layers\": [\n   ", join(layers, ",\n   "), "]}");
+}
+
+[[noreturn]] void refuse(const Value& value, const std::string& what) {
+  throw ParseError(str(to_string(json::origin_of(value)), ": ", what));
+}
+
+// The members of an object, by their keys.
+class Reader {
+ public:
+  explicit Reader(const Value& value) : value_(value) {
+    object_ = std::get_if<Value::Object>(&value.data);
+    if (object_ == nullptr) refuse(value, "expected an object, found " + json::found(value));
+  }
+
+  const Value& at(const char* key) const {
+    const json::Member* member = json::find(*object_, key);
+    if (member == nullptr) {
+      refuse(value_, str("no key \"", key, "\": it is no file of `penstock memory --layers`"));
+    }
+    return member->value;
+  }
+  std::int64_t number(const char* key) const { return number_of(at(key), key); }
+  bool flag(const char* key) const { return as<bool>(key, "true or false"); }
+  const std::string& text(const char* key) const { return as<std::string>(key, "a text"); }
+  const Value::Array& list(const char* key) const { return as<Value::Array>(key, "a list"); }
+
+  static std::int64_t number_of(const Value& value, const char* key) {
+    constexpr std::int64_t kMax = std::int64_t{1} << 50;  // Sums of them are no overflow.
+    const auto* number = std::get_if<std::int64_t>(&value.data);
+    if (number == nullptr || *number < 0 || *number > kMax) {
+      refuse(value,
+             str(key, ": expected a whole number from 0 to 2^50, found ", json::found(value)));
+    }
+    return *number;
+  }
+
+ private:
+  template <class Type>
+  const Type& as(const char* key, const char* kind) const {
+    const Value& value = at(key);
+    const auto* found = std::get_if<Type>(&value.data);
+    if (found == nullptr) {
+      refuse(value, str(key, ": expected ", kind, ", found ", json::found(value)));
+    }
+    return *found;
+  }
+
+  const Value& value_;
+  const Value::Object* object_ = nullptr;
+};
+
+Parameter read_parameter(const Value& value) {
+  const Reader reader(value);
+  return {.name = reader.text("name"),
+          .type = reader.text("type"),
+          .element_bytes = reader.number("element_bytes"),
+          .elements = reader.number("elements"),
+          .is_trainable = reader.flag("trainable"),
+          .is_tied = reader.flag("tied"),
+          .sum_element_bytes = reader.number("sum_element_bytes")};
+}
+
+PassPeak read_peak(const Reader& reader, const char* key) {
+  const Value::Array& list = reader.list(key);
+  if (list.size() != 2) refuse(reader.at(key), str(key, ": expected two numbers"));
+  return {.first = Reader::number_of(list[0], key), .later = Reader::number_of(list[1], key)};
+}
+
+LayerMemory read_layer(const Value& value) {
+  const Reader reader(value);
+  LayerMemory layer;
+  for (const NumberOf& each : kNumbers) layer.*each.number = reader.number(each.key);
+  for (const FlagOf& each : kFlags) layer.*each.flag = reader.flag(each.key);
+  for (const PeakOf& each : kPeaks) layer.*each.peak = read_peak(reader, each.key);
+  for (const Value& each : reader.list("parameters")) {
+    layer.parameters.push_back(read_parameter(each));
+  }
+  return layer;
+}
+
+MeasuredSize read_size(const Value& value) {
+  const Reader reader(value);
+  MeasuredSize size{.microbatch = reader.number("microbatch")};
+  if (size.microbatch < 1) refuse(reader.at("microbatch"), "microbatch: expected 1 or more");
+  size.memory.loss = read_layer(reader.at("loss"));
+  for (const Value& each : reader.list("layers")) {
+    size.memory.layers.push_back(read_layer(each));
+  }
+  return size;
+}
+
+}  // namespace
+
+std::string made_for(const config::Config& config) {
+  const config::ModelConfig& model = config.model;
+  const auto name = [](config::DataType type) {
+    switch (type) {
+      case config::DataType::Fp32:
+        return "fp32";
+      case config::DataType::Bf16:
+        return "bf16";
+      case config::DataType::Fp16:
+        return "fp16";
+    }
+    return "";
+  };
+  const char* const type = config.bf16.enabled ? "bf16" : config.fp16.enabled ? "fp16" : "fp32";
+  const auto& sums = config.data_types.grad_accum_dtype;
+  const std::string of_model =
+      model.type == config::ModelType::HuggingFace
+          ? str("model.type=hugging_face path=", model.path)
+          : str("model.type=", model.type == config::ModelType::Gpt ? "gpt" : "mlp",
+                " layers=", model.layers, " hidden=", model.hidden, " heads=", model.heads,
+                " vocabulary=", model.vocabulary, " tie_embeddings=", text(model.tie_embeddings),
+                " dropout=", model.dropout > 0 ? "some" : "none");
+  return str(of_model, " sequence_length=", model.sequence_length, " parameters=", type,
+             " gradients=", sums ? name(*sums) : type);
+}
+
+std::string to_json(const LayersFile& file) {
+  std::vector<std::string> model;
+  for (const partition::LayerMeta& layer : file.model) {
+    model.push_back(str("{\"name\": ", json_quote(layer.name), ", \"type\": ",
+                        json_quote(layer.type), ", \"parameters\": ", layer.parameters, "}"));
+  }
+  std::vector<std::string> sizes;
+  for (const MeasuredSize& size : file.sizes) sizes.push_back(to_json(size));
+  return str("{\"version\": ", kVersion, ",\n \"made_for\": ", json_quote(file.made_for),
+             ",\n \"sample_bytes\": ", file.sample_bytes, ",\n \"model\": [\n  ",
+             join(model, ",\n  "), "],\n \"sizes\": [\n  ", join(sizes, ",\n  "), "]}\n");
+}
+
+LayersFile read_layers(const Value& json) {
+  const Reader reader(json);
+  if (reader.number("version") != kVersion) {
+    refuse(reader.at("version"),
+           str("version ", json::found(reader.at("version")), ": this penstock reads version ",
+               kVersion, "; write the file anew with `penstock memory --layers`"));
+  }
+  LayersFile file{.made_for = reader.text("made_for"),
+                  .sample_bytes = reader.number("sample_bytes")};
+  for (const Value& each : reader.list("model")) {
+    const Reader layer(each);
+    file.model.push_back({.name = layer.text("name"),
+                          .type = layer.text("type"),
+                          .parameters = layer.number("parameters")});
+  }
+  for (const Value& each : reader.list("sizes")) {
+    file.sizes.push_back(read_size(each));
+    const MeasuredSize& size = file.sizes.back();
+    if (size.memory.layers.size() != file.model.size()) {
+      refuse(each, str(size.memory.layers.size(), " layers; the model has ", file.model.size()));
+    }
+    const bool rises =
+        file.sizes.size() == 1 || file.sizes[file.sizes.size() - 2].microbatch < size.microbatch;
+    if (!rises) refuse(each, "sizes of microbatches must rise");
+  }
+  if (file.sizes.empty()) refuse(reader.at("sizes"), "sizes: expected at least one");
+  return file;
+}
+
+}  // namespace penstock::memory

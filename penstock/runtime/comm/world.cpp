@@ -1,0 +1,498 @@
+#include "penstock/runtime/comm/world.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/runtime/comm/acceptor.h"
+#include "penstock/runtime/comm/alarm.h"
+#include "penstock/runtime/comm/call_watch.h"
+#include "penstock/runtime/comm/call_words.h"
+#include "penstock/runtime/comm/calls.h"
+#include "penstock/runtime/comm/gloo/gloo.h"
+#include "penstock/runtime/comm/host_copy.h"
+#include "penstock/runtime/comm/interruptible_store.h"
+#include "penstock/runtime/comm/links.h"
+#include "penstock/runtime/comm/nccl/nccl.h"
+#include "penstock/runtime/comm/roll_call.h"
+#include "penstock/runtime/comm/shm/channel.h"
+#include "penstock/runtime/comm/shm/link.h"
+#include "penstock/runtime/comm/tcp/link.h"
+#include "penstock/runtime/comm/visit.h"
+
+namespace penstock::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// " at HOST:PORT"; empty for a store that is a file or this process's own.
+std::string place_of(c10d::PrefixStore& store) {
+  const auto innermost = store.getUnderlyingNonPrefixStore();
+  const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(innermost.get());
+  return tcp == nullptr ? "" : str(" at ", tcp->getHost(), ":", tcp->getPort());
+}
+
+struct Ring {
+  std::vector<Rank> ranks;
+  Backend backend = {};  // None for a group of one.
+  Operation all_reduce;
+  Operation broadcast;
+
+  bool is_of_one() const { return ranks.size() == 1; }
+  bool is_connected() const { return is_of_one() || backend; }
+  // The connection's name on all of its ranks.
+  std::string name() const { return str("group/", join(ranks, "-")); }
+};
+
+class World : public Communicator {
+ public:
+  World(c10::intrusive_ptr<c10d::Store> store, Rank rank, std::int32_t world_size,
+        const std::string& listen, Transport transport, milliseconds deadline, c10::Device device)
+      : run_store_(std::move(store)),
+        rank_(rank),
+        roll_call_(rank, rules_.interrupt),
+        store_(store_of_age()),
+        world_size_(world_size),
+        listen_(listen),
+        transport_(transport),
+        device_(device),
+        host_(shm::host_identity()),
+        hub_(rank, rules_),
+        acceptor_(listen,
+                  {.alarm = [this](const std::string& news) { roll_call_.hear(news); },
+                   .link = [this](Rank from,
+                                  FileDescriptor socket) { hub_.admit(from, std::move(socket)); },
+                   .question = [this] { return to_text(calls_.place()); }}) {
+    rules_.deadline = rules_.connecting = deadline;
+    rules_.call_words = [this] { return call_words(); };
+    if (has_nccl() && device_.is_cuda()) identity_ = device_identity(device_);
+    gloo_.emplace(store_, rank_, listen_);
+    introduce();
+    learn_acceptors();
+    if (world_size_ > 1) watch_calls();
+  }
+
+  // Leaves before connections close, since a closed one says less.
+  ~World() override { leave(); }
+
+  Rank rank() const override { return rank_; }
+  std::int32_t world_size() const override { return world_size_; }
+  void set_deadline(milliseconds deadline) override { rules_.deadline = deadline; }
+  milliseconds deadline() const override { return rules_.deadline; }
+
+  void interrupt(const std::string& why) override { rules_.interrupt.raise(why); }
+  void check_interrupt() const override { rules_.interrupt.check(); }
+
+  void fail(const std::string& why) override {
+    if (rules_.interrupt.raised()) return;
+    std::vector<std::string> others = acceptors_;
+    if (!others.empty()) others.erase(others.begin() + rank_.value);
+    raise_alarm(others, rank_, roll_call_.fail(why));
+  }
+
+  void begin_call(const std::string& place) override {
+    if (roll_call_.begin(place)) begin_anew();
+  }
+
+  void leave() override {
+    if (std::exchange(has_left_, true)) return;
+    std::set<Rank> waiting;
+    for (const auto& [peer, link] : links_) waiting.insert(peer);
+    for (const Ring& ring : groups_) waiting.insert(ring.ranks.begin(), ring.ranks.end());
+    waiting.erase(rank_);
+    std::vector<std::string> acceptors;
+    for (const Rank each : waiting) acceptors.push_back(acceptors_[each.index()]);
+    raise_alarm(acceptors, rank_, roll_call_.leave());
+  }
+
+  std::int64_t age() const override { return roll_call_.age(); }
+
+  std::string call_words() const override { return comm::call_words(ask(all_ranks()), rank_); }
+
+  void link(std::vector<Rank> peers) override {
+    calls_.speak();
+    // Both ends of every pair take the pairs in one global order, so none waits in a circle.
+    std::sort(peers.begin(), peers.end(),
+              [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
+    std::vector<Rank> made;
+    for (const Rank peer : peers) {
+      if (peer == rank_ || links_.contains(peer)) continue;
+      links_[peer] = between_devices(peer, make_link(peer));
+      made.push_back(peer);
+    }
+    for (const Rank peer : made) put(str("linked/", rank_, "-", peer), "");
+    for (const Rank peer : made) await(str("linked/", peer, "-", rank_));
+  }
+
+  Group make_group(const std::vector<Rank>& ranks) override {
+    if (ranks.size() > 1) calls_.speak();
+    const auto known = std::ranges::find(groups_, ranks, &Ring::ranks);
+    if (known == groups_.end()) {
+      const std::string members = str("ranks ", join(ranks, ", "));
+      groups_.push_back({.ranks = ranks,
+                         .all_reduce = {"all-reduce over", members},
+                         .broadcast = {"broadcast over", members}});
+    }
+    const std::int64_t index = known - groups_.begin();
+    Ring& ring = groups_[static_cast<std::size_t>(index)];
+    if (!ring.is_connected()) connect(ring);
+    return {static_cast<std::int32_t>(index)};
+  }
+
+  std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
+    calls_.speak();
+    Link& link = linked(to);
+    if (link.takes_device_memory()) return link.send(tensor.resolve_conj().resolve_neg(), tag);
+    return through_host(tensor, Bytes::Out,
+                        [&](const at::Tensor& host) { return link.send(host, tag); });
+  }
+
+  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
+                                    std::int32_t tag) override {
+    calls_.speak();
+    Link& link = linked(from);
+    if (link.takes_device_memory()) return link.receive(tensor, tag);
+    return through_host(tensor, Bytes::In,
+                        [&](const at::Tensor& host) { return link.receive(host, tag); });
+  }
+
+  std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
+    const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
+    if (ring.is_of_one()) return std::make_unique<Done>();
+    PENSTOCK_CHECK(ring.backend, ring.name());
+    calls_.speak();
+    c10d::AllreduceOptions options;
+    options.timeout = rules_.deadline;
+    return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
+      std::vector<at::Tensor> tensors = {host};
+      return start_gloo(ring.all_reduce, host, std::nullopt, rules_,
+                        [&] { return ring.backend->allreduce(tensors, options); });
+    });
+  }
+
+  std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
+                                      std::int32_t root) override {
+    const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
+    if (ring.is_of_one()) return std::make_unique<Done>();
+    PENSTOCK_CHECK(ring.backend, ring.name());
+    calls_.speak();
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    options.timeout = rules_.deadline;
+    return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
+      std::vector<at::Tensor> tensors = {host.flatten().view(at::kByte)};  // Gloo lacks some types.
+      return start_gloo(ring.broadcast, host, std::nullopt, rules_,
+                        [&] { return ring.backend->broadcast(tensors, options); });
+    });
+  }
+
+  void put(const std::string& key, const std::string& value) override {
+    in_store(key, [&] { store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end())); });
+  }
+
+  std::string get(const std::string& key) override {
+    std::string value;
+    in_store(key, [&] {
+      store_->wait({key}, rules_.deadline);
+      const auto bytes = store_->get(key);
+      value.assign(bytes.begin(), bytes.end());
+    });
+    return value;
+  }
+
+ private:
+  c10::intrusive_ptr<InterruptibleStore> store_of_age() const {
+    auto keys = run_store_;
+    if (age() > 0) keys = c10::make_intrusive<c10d::PrefixStore>(str("age ", age()), keys);
+    return c10::make_intrusive<InterruptibleStore>(
+        std::move(keys), std::shared_ptr<const Interrupt>(held_, &held_->interrupt));
+  }
+
+  void begin_anew() {
+    drop_connections();
+    const std::string failure = roll_call_.begin_age();
+    store_ = store_of_age();
+    calls_.forget();
+    try {
+      const auto connections = meet_again(roll_call_.place(), failure);
+      introduce();
+      connect_again(connections);
+    } catch (const std::exception& error) {
+      Communicator::fail(error);
+      throw;
+    }
+    if (world_size_ > 1) watch_calls();
+  }
+
+  // What other ranks ask for when they connect.
+  void introduce() {
+    if (uses_shared_memory()) put(host_key(rank_), host_);
+    if (has_nccl()) put(device_key(rank_), identity_);
+  }
+
+  // Drops connections in the order in which they were made, which is one for all ranks.  Each waits
+  // for what it still has under way until the others have dropped theirs.
+  void drop_connections() {
+    watch_.reset();
+    for (Ring& ring : groups_) ring.backend.reset();
+    gloo_.reset();
+    for (auto& [peer, link] : links_) link.reset();
+    hub_.forget_admitted();
+  }
+
+  std::string link_name(Rank peer) const {
+    const auto [low, high] = std::minmax(peer, rank_);
+    return str("link/", low, "-", high);
+  }
+
+  // The connections of this rank, by name.
+  std::vector<std::string> connections() const {
+    std::vector<std::string> names;
+    for (const auto& [peer, link] : links_) names.push_back(link_name(peer));
+    for (const Ring& ring : groups_) names.push_back(ring.name());
+    return names;
+  }
+
+  // Connects those again that are there on all of their ranks; one that was being made may be on
+  // some.
+  void connect_again(const std::map<Rank, std::vector<std::string>>& connections) {
+    const auto has = [&](Rank rank, const std::string& name) {
+      return std::ranges::count(connections.at(rank), name) > 0;
+    };
+    std::vector<Rank> peers;
+    for (const auto& [peer, link] : links_) {
+      if (has(peer, link_name(peer))) peers.push_back(peer);
+    }
+    links_.clear();
+    gloo_.emplace(store_, rank_, listen_);
+    link(peers);
+    for (Ring& ring : groups_) {
+      const std::string name = ring.name();
+      if (std::ranges::all_of(ring.ranks, [&](Rank rank) { return has(rank, name); })) {
+        connect(ring);
+      }
+    }
+  }
+
+  // Waits until every rank is where this one is.  Returns: their connections.
+  std::map<Rank, std::vector<std::string>> meet_again(const std::string& place,
+                                                      const std::string& failure) {
+    const auto key = [](Rank rank) { return str("anew/", rank); };
+    put(key(rank_), str(place, "\n", join(connections(), "\n")));
+    std::map<Rank, std::vector<std::string>> all;
+    for (const Rank other : all_ranks()) {
+      if (!comes(key(other), other)) {
+        throw CommError(failure,
+                        {str("rank ", other, " has ended, without which no rank goes on")});
+      }
+      std::vector<std::string>& lines = all[other] = penstock::split(get(key(other)), '\n');
+      if (lines.front() == place) continue;
+      throw CommError(str("rank ", rank_, " goes on with ", place, ", and rank ", other, " with ",
+                          lines.front(), ", after ", failure),
+                      {"each rank catches the error of the same call, and goes on with the same"});
+    }
+    return all;
+  }
+
+  // Whether a rank has put the key; false where it has ended before.
+  bool comes(const std::string& key, Rank rank) {
+    const auto is_there = [&] {
+      bool there = false;
+      in_store(key, [&] { there = store_->check({key}); });
+      return there;
+    };
+    const auto end = std::chrono::steady_clock::now() + rules_.deadline;
+    constexpr int kTriesBetweenLooks = 100;
+    for (int tries = 1; !is_there(); ++tries) {
+      rules_.interrupt.check();
+      std::this_thread::sleep_for(milliseconds(2));
+      const bool looks = tries % kTriesBetweenLooks == 0;
+      if (roll_call_.has_left(rank) || (looks && ask({rank})[0].has_left)) return is_there();
+      if (std::chrono::steady_clock::now() < end) continue;
+      throw rules_.failed(
+          str("rank ", rank_, " waited for rank ", rank, " to go on after a failure: timed out"));
+    }
+    return true;
+  }
+
+  void connect(Ring& ring) {
+    if (ring.is_of_one()) return;
+    const auto self = std::ranges::find(ring.ranks, rank_);
+    PENSTOCK_CHECK(self != ring.ranks.end(), "rank ", rank_, " is not in its group");
+    ring.backend =
+        gloo_->connect(ring.name(), static_cast<int>(self - ring.ranks.begin()),
+                       static_cast<int>(ring.ranks.size()), ring.all_reduce.peers, rules_);
+    wait_until_connected(ring.name(), ring.ranks);
+  }
+
+  bool uses_shared_memory() const {
+    return transport_ == Transport::Auto || transport_ == Transport::Shm;
+  }
+
+  static std::string host_key(Rank rank) { return str("host/", rank); }
+  static std::string device_key(Rank rank) { return str("device/", rank); }
+
+  // Waits until some rank has put the key.
+  void await(const std::string& key) {
+    in_store(key, [&] { store_->wait({key}, rules_.deadline); });
+  }
+
+  // Whoever is connected may end at once, and would take connections along that others still wait
+  // for; as in link().
+  void wait_until_connected(const std::string& name, const std::vector<Rank>& ranks) {
+    const auto key = [&](Rank rank) { return str(name, "/connected/", rank); };
+    put(key(rank_), "");
+    for (const Rank rank : ranks) await(key(rank));
+  }
+
+  // NCCL takes two ranks of one device for a mistake.
+  std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {
+    if (identity_.empty()) return host;
+    const std::string other = get(device_key(peer));
+    if (other.empty() || other == identity_) return host;
+    return make_announced_link(std::move(host), connect_nccl(store_, rank_, peer, device_, rules_),
+                               device_);
+  }
+
+  std::unique_ptr<Link> make_link(Rank peer) {
+    const bool one_host = uses_shared_memory() && !host_.empty() && get(host_key(peer)) == host_;
+    if (one_host)
+      return make_shm_link(peer, rules_, [&](const std::string& mine) {
+        put(str("shm/", rank_, "-", peer), mine);
+        return get(str("shm/", peer, "-", rank_));
+      });
+    if (transport_ == Transport::Shm) {
+      throw CommError(str("launch.transport = shm: ranks ", rank_, " and ", peer,
+                          " do not share a host, a user and a process namespace"),
+                      {"launch.transport = auto takes shared memory only where there is some"});
+    }
+    if (transport_ == Transport::Gloo) return gloo_->link(peer, rules_);
+    return hub_.link(peer, acceptors_[peer.index()]);
+  }
+
+  // Every rank's acceptor is known from the start: at a failure, the store may be what has failed.
+  void learn_acceptors() {
+    std::vector<std::string> keys;
+    for (std::int32_t rank = 0; rank < world_size_; ++rank) keys.push_back(str("acceptor/", rank));
+    put(keys[rank_.index()], acceptor_.address());
+    bool are_there = false;
+    in_store(keys.front(), [&] { are_there = store_->check(keys); });
+    for (const std::string& key : keys) {  // An error names the one that is not there.
+      if (!are_there) in_store(key, [&] { store_->wait({key}, rules_.deadline); });
+    }
+    in_store(keys.front(), [&] {
+      for (const auto& address : store_->multiGet(keys)) {
+        acceptors_.emplace_back(address.begin(), address.end());
+      }
+    });
+  }
+
+  Link& linked(Rank peer) const {
+    const auto link = links_.find(peer);
+    PENSTOCK_CHECK(link != links_.end(), "rank ", rank_, " has no link to rank ", peer);
+    return *link->second;
+  }
+
+  template <class Action>
+  void in_store(const std::string& key, const Action& action) {
+    calls_.speak();
+    try {
+      action();
+    } catch (const std::exception& error) {
+      rules_.interrupt.check();
+      throw rules_.failed(str("rank ", rank_, " waited for \"", key, "\" in the store",
+                              place_of(*store_), ": ", reason(error)));
+    }
+  }
+
+  // Asks some ranks where they are.
+  std::vector<SeenRank> ask(const std::vector<Rank>& ranks) const {
+    constexpr milliseconds kPatience(1000);
+    if (acceptors_.empty()) return {};  // They are not known yet.
+    std::vector<std::string> addresses;
+    for (const Rank rank : ranks) {
+      if (rank != rank_) addresses.push_back(acceptors_[rank.index()]);
+    }
+    const auto visited = visit(addresses, Purpose::Question, rank_, "", kPatience);
+    std::vector<SeenRank> seen;
+    auto next = visited.begin();
+    for (const Rank rank : ranks) {
+      SeenRank& one = seen.emplace_back(SeenRank{.rank = rank});
+      if (rank == rank_) {
+        one.place = calls_.place();
+        continue;
+      }
+      one.has_left = next->end == Visited::End::Gone;
+      if (next->end == Visited::End::Heard) one.place = parse_call_place(next->answer);
+      ++next;
+    }
+    return seen;
+  }
+
+  void watch_calls() {
+    const Rank next((rank_.value + 1) % world_size_);
+    watch_.emplace(CallWatch::Uses{.own = [this] { return calls_.place(); },
+                                   .ask_next = [this, next] { return ask({next}).front(); },
+                                   .found =
+                                       [this](const CallPlace& own, const SeenRank& other) {
+                                         std::vector<SeenRank> both = {
+                                             {.rank = rank_, .place = own}, other};
+                                         std::ranges::sort(both, {}, &SeenRank::rank);
+                                         fail(comm::call_words(both, rank_));
+                                       }});
+  }
+
+  std::shared_ptr<WaitRules> held_ = std::make_shared<WaitRules>();
+  WaitRules& rules_ = *held_;
+  c10::intrusive_ptr<c10d::Store> run_store_;
+  Rank rank_;
+  RollCall roll_call_;
+  c10::intrusive_ptr<InterruptibleStore> store_;  // The part of it that is of this age.
+  std::int32_t world_size_;
+  std::string listen_;
+  Transport transport_;
+  c10::Device device_;
+  std::string identity_;  // Identity of the device, if NCCL can reach it.
+  std::string host_;
+  std::optional<GlooConnector> gloo_;  // Connects this age's groups.
+  tcp::Hub hub_;
+  std::map<Rank, std::unique_ptr<Link>> links_;
+  std::deque<Ring> groups_;             // Stay where they are: transfers under way name theirs.
+  std::vector<std::string> acceptors_;  // Their addresses, by rank.
+  bool has_left_ = false;
+  CallLog calls_;
+  Acceptor acceptor_;  // Its thread uses what is above; so does the watch's.
+  std::optional<CallWatch> watch_;
+};
+
+}  // namespace
+
+std::string Operation::describe(std::optional<std::int32_t> tag, std::uint64_t bytes) const {
+  return str(verb, " ", peers, tag ? str(", tag ", *tag) : "", ", ", bytes, " bytes");
+}
+
+CommError WaitRules::failed(const std::string& what) const {
+  std::string words = call_words ? call_words() : "";
+  interrupt.check();  // Another rank may have found more meanwhile.
+  if (!words.empty()) words.insert(0, "; ");
+  return CommError(what + words, {str("the wait's deadline is ", deadline.count(), " ms")});
+}
+
+std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
+                                         std::int32_t world_size, const std::string& listen,
+                                         Transport transport, milliseconds deadline,
+                                         c10::Device device) {
+  return std::make_unique<World>(std::move(store), rank, world_size, listen, transport, deadline,
+                                 device);
+}
+
+}  // namespace penstock::comm

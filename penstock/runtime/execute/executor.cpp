@@ -1,0 +1,353 @@
+#include "penstock/runtime/execute/executor.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
+#include "penstock/runtime/execute/handed_values.h"
+#include "penstock/runtime/execute/stand_ins.h"
+
+namespace penstock::execute {
+namespace {
+
+using lower::Instruction;
+using lower::Kind;
+using lower::Route;
+using schedule::Purpose;
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Event begin_event(std::int32_t instruction) {
+  const std::int64_t now = now_ns();
+  return {.instruction = instruction, .start_ns = now, .ready_ns = now};
+}
+
+bool share_storage(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() &&
+         a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
+bool share_storage(const at::Tensor& a, const nn::Values& values) {
+  return std::ranges::any_of(values, [&](const at::Tensor& b) { return share_storage(a, b); });
+}
+
+double loss_factor(const Instruction& instruction, const StepInputs& step) {
+  if (step.loss_factors.empty()) return 1.0;
+  return step.loss_factors[instruction.action.microbatch->index()];
+}
+
+bool is_final(const StepInputs& step) { return step.accumulation == Accumulation::Ends; }
+
+// A step has what its plan was made for.
+void check(const lower::Plan& plan, const StepInputs& step) {
+  const auto check_count = [&](std::size_t count, const char* what) {
+    if (count == static_cast<std::size_t>(plan.microbatches)) return;
+    throw Error(str("the plan has ", plan.microbatches, " microbatches, the step has ", what,
+                    " of ", count));
+  };
+  if (plan.has_first_stage) check_count(step.inputs.size(), "inputs");
+  if (!plan.has_last_stage || !step.loss) return;
+  check_count(step.targets.size(), "targets");
+  if (!step.loss_factors.empty()) check_count(step.loss_factors.size(), "loss factors");
+}
+
+void say_ran(const Progress& progress, const Instruction& instruction) {
+  if (!progress.ran || instruction.kind == Kind::AwaitSend) return;
+  progress.ran(schedule::to_string(instruction.action));
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(const lower::Plan& p, std::vector<stage::Stage*> c, std::vector<StageHooks*> h,
+       comm::Communicator& comm, Progress& pr)
+      : plan(p),
+        chunks(std::move(c)),
+        hooks(std::move(h)),
+        communicator(comm),
+        progress(pr),
+        device(chunks.empty() ? c10::Device(at::kCPU) : chunks.front()->device()),
+        age(comm.age()) {
+    PENSTOCK_CHECK(chunks.size() == plan.chunks.size(), chunks.size(), " chunks");
+    if (hooks.empty()) hooks.resize(chunks.size(), &no_hooks);
+    PENSTOCK_CHECK(hooks.size() == chunks.size(), hooks.size(), " hooks");
+    begin_anew();
+  }
+
+  void begin_anew() {
+    values.emplace(plan, communicator, progress, device);
+    stand_ins.begin_anew();
+  }
+
+  // What was on its way before the ranks began anew is lost, and what they had announced.
+  void keep_up_with_communicator() {
+    if (age == communicator.age()) return;
+    age = communicator.age();
+    begin_anew();
+  }
+
+  StageHooks& hook(const Instruction& instruction) {
+    return *hooks[static_cast<std::size_t>(instruction.chunk)];
+  }
+
+  nn::Values forward_inputs(const Instruction& instruction, const StepInputs& step) {
+    if (instruction.from != Route::Batch) return values->take_inputs(instruction);
+    return nn::on_device(step.inputs[instruction.action.microbatch->index()], device);
+  }
+
+  nn::Values backward_gradients(const Instruction& instruction, const StepInputs& step) {
+    if (instruction.from != Route::Batch) return values->take_gradients(instruction);
+    return at::full({}, loss_factor(instruction, step),
+                    result.losses[instruction.action.microbatch->index()].options());
+  }
+
+  // A stage may hand back an input, or a view of it.  A receive buffer is used again while the
+  // value is still needed, so it must not leave the stage; nor must a weight that may go.
+  void own(nn::Values& made, const nn::Values& inputs, const Instruction& instruction) {
+    for (at::Tensor& value : made) {
+      const bool is_in_buffer = instruction.from == Route::Message && share_storage(value, inputs);
+      if (!is_in_buffer && !hook(instruction).is_weight(value)) continue;
+      const bool requires_grad = value.requires_grad();
+      value = value.clone().requires_grad_(requires_grad);
+    }
+  }
+
+  void forward(const Instruction& instruction, const nn::Values& inputs, const StepInputs& step) {
+    const Microbatch microbatch = *instruction.action.microbatch;
+    stage::Stage& stage = *chunks[static_cast<std::size_t>(instruction.chunk)];
+    const bool keep_graph = plan.purpose == Purpose::Train;
+    if (instruction.to == Route::Batch && step.loss) {
+      result.losses[microbatch.index()] = stage.forward_loss(
+          microbatch, inputs, nn::on_device(step.targets[microbatch.index()], device), step.loss,
+          keep_graph);
+      return;
+    }
+    nn::Values results = stage.forward(microbatch, inputs, keep_graph);
+    own(results, inputs, instruction);
+    if (instruction.to == Route::Batch) {
+      result.outputs[microbatch.index()] = std::move(results);
+    } else {
+      values->hand_outputs(instruction, std::move(results));
+    }
+  }
+
+  void backward(const Instruction& instruction, const nn::Values& gradients,
+                const StepInputs& step) {
+    stage::Stage& stage = *chunks[static_cast<std::size_t>(instruction.chunk)];
+    const Microbatch microbatch = *instruction.action.microbatch;
+    const bool whole = instruction.kind == Kind::Backward;
+    if (whole) announce(instruction, step);
+    nn::Values of_inputs =
+        whole ? stage.backward(microbatch, gradients) : stage.backward_input(microbatch, gradients);
+    const std::int64_t number = step.place.microbatch + microbatch.value;
+    whole ? hook(instruction).after_backward(number)
+          : hook(instruction).after_backward_input(number);
+    own(of_inputs, gradients, instruction);
+    if (instruction.to == Route::Batch) return;
+    values->hand_gradients(instruction, std::move(of_inputs));
+  }
+
+  void backward_weight(const Instruction& instruction, const StepInputs& step) {
+    announce(instruction, step);
+    const Microbatch microbatch = *instruction.action.microbatch;
+    chunks[static_cast<std::size_t>(instruction.chunk)]->backward_weight(microbatch);
+    hook(instruction).after_backward(step.place.microbatch + microbatch.value);
+  }
+
+  void announce(const Instruction& instruction, const StepInputs& step) {
+    if (instruction.last && is_final(step)) {
+      hook(instruction).before_last_backward(step.gradient_divisor);
+    }
+  }
+
+  template <class Layers>
+  void compute(const Instruction& instruction, const Layers& layers) {
+    hook(instruction).before_compute();
+    layers();
+    hook(instruction).after_compute();
+  }
+
+  // Runs one instruction; `event`, if any, learns when its input had come, and what it sent.
+  void execute(const Instruction& instruction, const StepInputs& step, Event* event) {
+    const Ran ran = stand_ins.run(instruction, [this, &step](const Instruction& each) {
+      const at::NoGradGuard no_grad;  // Set again, as in run(): this may be another thread.
+      return perform(each, step);
+    });
+    if (event == nullptr) return;
+    if (ran.ready_ns > 0) event->ready_ns = ran.ready_ns;
+    event->bytes = ran.bytes;
+  }
+
+  // Takes what the instruction computes on, which its function may do on two threads at once.
+  template <class Taken>
+  nn::Values take(const Taken& taken, Ran& ran) {
+    const std::scoped_lock lock(taking);
+    nn::Values there = taken();
+    ran.ready_ns = now_ns();
+    return there;
+  }
+
+  Ran perform(const Instruction& instruction, const StepInputs& step) {
+    Ran ran;
+    switch (instruction.kind) {
+      case Kind::Forward: {
+        const nn::Values inputs = take([&] { return forward_inputs(instruction, step); }, ran);
+        compute(instruction, [&] { forward(instruction, inputs, step); });
+        break;
+      }
+      case Kind::Backward:
+      case Kind::BackwardInput: {
+        const nn::Values gradients =
+            take([&] { return backward_gradients(instruction, step); }, ran);
+        compute(instruction, [&] { backward(instruction, gradients, step); });
+        break;
+      }
+      case Kind::BackwardWeight:
+        compute(instruction, [&] { backward_weight(instruction, step); });
+        break;
+      case Kind::Send:
+        ran.bytes = values->send(instruction);
+        break;
+      case Kind::Receive:
+        values->mailbox().receive(instruction);
+        break;
+      case Kind::AwaitSend:
+        values->mailbox().await(instruction);
+        break;
+      case Kind::ReduceGradients:
+        if (is_final(step)) hook(instruction).reduce(instruction.action.microbatch);
+        break;
+      case Kind::Unshard:
+        hook(instruction).unshard();
+        break;
+      case Kind::Reshard:
+        hook(instruction).reshard();
+        break;
+    }
+    return ran;
+  }
+
+  void finish(const StepInputs& step) {
+    progress.instruction.store(-1, std::memory_order_relaxed);
+    {
+      const WaitMark wait(progress, "finishing sends");
+      values->mailbox().finish();
+    }
+    if (!is_final(step)) return;
+    const WaitMark wait(progress, "summing gradients over replicas");
+    for (StageHooks* hook : hooks) hook->finish();
+  }
+
+  const lower::Plan& plan;
+  std::vector<stage::Stage*> chunks;
+  StageHooks no_hooks;
+  std::vector<StageHooks*> hooks;  // Hooks by chunk.
+  comm::Communicator& communicator;
+  Progress& progress;
+  c10::Device device;
+  std::int64_t age;  // Age of the communicator in which the next was made.
+  std::optional<HandedValues> values;
+  std::mutex taking;
+  StandIns stand_ins;
+  StepResult result;
+};
+
+Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
+                   std::vector<StageHooks*> hooks, comm::Communicator& communicator,
+                   Progress& progress)
+    : plan_(std::make_shared<const lower::Plan>(std::move(plan))),
+      impl_(std::make_unique<Impl>(*plan_, std::move(chunks), std::move(hooks), communicator,
+                                   progress)) {}
+
+Executor::~Executor() { impl_->progress.forget(plan_.get()); }
+
+void Executor::replace(schedule::Op op, Instead instead) {
+  PENSTOCK_CHECK(!schedule::is_send(op) && !schedule::is_receive(op), to_string(op));
+  impl_->stand_ins.replace(op, std::move(instead));
+}
+
+void Executor::replace_pairs(Instead instead) {
+  impl_->stand_ins.replace_pairs(std::move(instead));
+}
+
+StepResult Executor::run(const StepInputs& inputs) {
+  const auto microbatches = static_cast<std::size_t>(plan_->microbatches);
+  impl_->result.losses.assign(microbatches, {});
+  impl_->result.outputs.assign(microbatches, {});
+  events_.clear();
+  if (recording_) events_.reserve(plan_->instructions.size() + 1);
+  Progress& progress = impl_->progress;
+  progress.plan.store(plan_.get(), std::memory_order_release);
+  std::int32_t index = 0;
+  const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
+  forget_failure();
+  impl_->communicator.check_interrupt();
+  impl_->keep_up_with_communicator();
+  try {
+    check(*plan_, inputs);
+    for (stage::Stage* stage : impl_->chunks) stage->begin_step(inputs.place);
+    impl_->values->mailbox().begin(inputs.inputs);
+    for (const Instruction& instruction : plan_->instructions) {
+      progress.instruction.store(index, std::memory_order_relaxed);
+      if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
+      if (recording_) {
+        Event event = begin_event(index);
+        impl_->execute(instruction, inputs, &event);
+        say_ran(progress, instruction);
+        event.end_ns = now_ns();
+        events_.push_back(event);
+      } else {
+        impl_->execute(instruction, inputs, nullptr);
+        say_ran(progress, instruction);
+      }
+      progress.counter.fetch_add(1, std::memory_order_relaxed);
+      ++index;
+    }
+    Event end = begin_event(index);
+    impl_->finish(inputs);
+    end.end_ns = now_ns();
+    if (recording_) events_.push_back(end);
+  } catch (...) {
+    fail(index, inputs.place.evaluation > 0 ? 0 : inputs.place.step);
+  }
+  recording_ = false;
+  return std::move(impl_->result);
+}
+
+void Executor::fail(std::int32_t index, std::int64_t step) {
+  impl_->progress.leave();
+  impl_->progress.instruction.store(-1, std::memory_order_relaxed);
+  for (stage::Stage* stage : impl_->chunks) stage->drop_activations();
+  try {
+    rethrow_from(where(index, step));
+  } catch (const Error& error) {
+    impl_->communicator.fail(error);
+    throw;
+  }
+}
+
+std::string Executor::where(std::int32_t index, std::int64_t step) const {
+  const auto at = static_cast<std::size_t>(index);
+  std::string instruction = "the end of the step", microbatch;
+  if (at < plan_->instructions.size()) {
+    const Instruction& running = plan_->instructions[at];
+    instruction = lower::to_string(running);
+    if (running.action.microbatch) microbatch = str(", microbatch ", *running.action.microbatch);
+  }
+  return str("rank ", plan_->rank, step > 0 ? str(", step ", step) : "", microbatch, ", ",
+             plan_->schedule, ", instruction ", index, " (", instruction, ")");
+}
+
+}  // namespace penstock::execute

@@ -1,0 +1,223 @@
+#include "penstock/hugging_face/folder.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include "penstock/core/content_hash.h"
+#include "penstock/core/error.h"
+#include "penstock/core/foreign_file.h"
+#include "penstock/core/json/tree.h"
+#include "penstock/core/text.h"
+#include "penstock/files/checkpoint/adapter_files.h"
+#include "penstock/files/checkpoint/model_files.h"
+#include "penstock/runtime/hugging_face/families.h"
+#include "penstock/runtime/weights/atomic_file.h"
+
+namespace penstock::hugging_face {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kHead = "lm_head.weight";
+constexpr std::string_view kGpt2Prefix = "transformer.";
+constexpr std::size_t kListed = 8;  // Tensors that one problem names.
+constexpr std::uint64_t kPortion = std::uint64_t{1} << 22;
+constexpr std::uint64_t kSampleBytes = 4096;  // Bytes of a tensor for what ranks compare.
+constexpr std::size_t kOtherBytesMax = std::size_t{1} << 28;
+
+constexpr std::array<const char*, 12> kOtherFiles = {"generation_config.json",
+                                                     "tokenizer.json",
+                                                     "tokenizer_config.json",
+                                                     "special_tokens_map.json",
+                                                     "added_tokens.json",
+                                                     "vocab.json",
+                                                     "merges.txt",
+                                                     "vocab.txt",
+                                                     "tokenizer.model",
+                                                     "chat_template.jinja",
+                                                     "chat_template.json",
+                                                     "README.md"};
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  return str("[", join(shape, ", "), "]");
+}
+
+const std::string& embedding_name(const nn::DecoderOptions& options) {
+  static const std::string kGpt2 = "transformer.wte.weight", kLlama = "model.embed_tokens.weight";
+  return options.form == nn::DecoderForm::Gpt2 ? kGpt2 : kLlama;
+}
+
+// What older folders hold and no model needs: masks, and the frequencies of rotary positions.
+bool is_constant(std::string_view tensor) {
+  return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
+         tensor.ends_with(".rotary_emb.inv_freq");
+}
+
+void add_problem(std::vector<std::string>& problems, std::vector<std::string> tensors,
+                 std::string_view what) {
+  if (tensors.empty()) return;
+  const std::size_t more = tensors.size() - std::min(tensors.size(), kListed);
+  tensors.resize(tensors.size() - more);
+  problems.push_back(
+      str(what, ": ", join(tensors, ", "), more > 0 ? str(" and ", more, " more") : std::string()));
+}
+
+bool are_equal(const weights::TensorFiles& files, const std::string& a, const std::string& b) {
+  const std::uint64_t bytes = files.tensors().at(a).bytes;
+  if (files.tensors().at(b).bytes != bytes) return false;
+  for (std::uint64_t done = 0; done < bytes; done += kPortion) {
+    if (files.bytes_of(a, done, kPortion) != files.bytes_of(b, done, kPortion)) return false;
+  }
+  return true;
+}
+
+// transformers with PEFT applies adapters that it finds beside a model.
+void check_adapters(const std::string& path, bool has_model) {
+  std::error_code error;
+  if (!fs::exists(str(path, "/", checkpoint::kAdapterConfigName), error)) return;
+  if (!has_model) {
+    throw ConfigError(str("model.path = ", quoted_path(path), ": has adapters and no model"),
+                      {"train from the model's own folder, with model.adapter.merge = true to save "
+                       "a whole model"});
+  }
+  throw ConfigError(str("model.path = ", quoted_path(path), ": has a model and adapters, in ",
+                        checkpoint::kAdapterConfigName, ": which is meant?"),
+                    {"for the model without them, move adapter_config.json and "
+                     "adapter_model.safetensors to another folder",
+                     "for the model with them, name that folder by model.adapter.path"});
+}
+
+}  // namespace
+
+ModelFolder::ModelFolder(const std::string& path, FirstWeights weights) : path_(path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    throw ConfigError(str("model.path = ", quoted_path(path), ": no such folder"));
+  }
+  const std::string file = path + "/config.json";
+  check_adapters(path, fs::exists(file, error));
+  config_ = read_foreign_file("the configuration of a model", file, json::kBytesMax);
+  const json::Value config =
+      json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = config_}));
+  options_ = read_options(config);
+  standard_deviation_ = read_standard_deviation(config);
+  if (weights == FirstWeights::Random) return;
+  tensors_ = std::make_shared<const weights::TensorFiles>(path);
+  check_tensors();
+}
+
+// A folder of GPT-2's body alone has names without the body's own; those are taken as well.
+std::string ModelFolder::stored_name(const std::string& parameter) const {
+  if (tensors_->tensors().contains(parameter) || !parameter.starts_with(kGpt2Prefix)) {
+    return parameter;
+  }
+  return parameter.substr(kGpt2Prefix.size());
+}
+
+void ModelFolder::check_tensors() const {
+  const auto& stored = tensors_->tensors();
+  std::set<std::string> known;
+  std::vector<std::string> missing, shapes, types, extra;
+  for (const nn::DecoderParameter& parameter : nn::decoder_parameters(options_)) {
+    const std::string name = stored_name(parameter.name);
+    known.insert(name);
+    const auto found = stored.find(name);
+    if (found == stored.end()) {
+      missing.push_back(parameter.name);
+    } else if (found->second.shape != parameter.shape) {
+      shapes.push_back(str(name, " is ", shape_text(found->second.shape), " and config.json says ",
+                           shape_text(parameter.shape)));
+    } else if (!weights::is_weight_type(found->second.type)) {
+      types.push_back(str(name, " is ",
+                          checkpoint::kScalarTypes[static_cast<std::size_t>(found->second.type)]));
+    }
+  }
+  const std::string embedding = stored_name(embedding_name(options_));
+  for (const auto& [name, tensor] : stored) {
+    if (known.contains(name) || is_constant(name)) continue;
+    if (name == kHead && stored.contains(embedding) && are_equal(*tensors_, kHead, embedding)) {
+      continue;
+    }
+    extra.push_back(name);
+  }
+  std::vector<std::string> problems;
+  add_problem(problems, missing, "missing");
+  add_problem(problems, shapes, "of another shape");
+  add_problem(problems, types, "of a type that is not F32, F64, BF16 or F16");
+  add_problem(problems, extra, "not the model's");
+  if (problems.empty()) return;
+  if (std::ranges::find(extra, kHead) != extra.end()) {
+    problems.push_back(stored.contains(embedding)
+                           ? str("config.json ties the head to the embedding, and the folder has "
+                                 "two different ones")
+                           : str("config.json ties the head to the embedding, and the folder has ",
+                                 kHead, " without ", embedding_name(options_)));
+  }
+  throw CheckpointError(str("the weights in ", quoted_path(path_), " do not fit its config.json"),
+                        problems);
+}
+
+std::vector<nn::LayerSpec> ModelFolder::layers(const LayerChoices& choices) const {
+  nn::DecoderOptions options = options_;
+  options.adapter = choices.adapter;
+  options.document_end = choices.document_end;
+  nn::FillParameter fill = nn::normal_parameters(standard_deviation_);
+  if (tensors_) {
+    fill = [folder = *this](const std::string& name, at::Tensor& to, const partition::Cut& cut) {
+      const std::string stored = folder.stored_name(name);
+      folder.tensors_->read(stored, to,
+                            partition::box_of(cut, folder.tensors_->tensors().at(stored).shape));
+    };
+  }
+  return nn::decoder_layers(options, std::move(fill), choices.fill_of_adapters);
+}
+
+checkpoint::ScalarType ModelFolder::type_of(const std::string& parameter) const {
+  if (!tensors_) return checkpoint::ScalarType::F32;
+  return tensors_->tensors().at(stored_name(parameter)).type;
+}
+
+agreement::Facts ModelFolder::facts() const {
+  using agreement::Fact;
+  const agreement::Facts described = {{Fact::ModelConfig, content_hash(config_)}};
+  if (!tensors_) return described + agreement::Facts{{Fact::ModelWeights, "random"}};
+  std::uint64_t samples = 0;
+  std::string all;
+  for (const auto& [name, tensor] : tensors_->tensors()) {
+    all += str(name, " ", static_cast<int>(tensor.type), shape_text(tensor.shape), "\n");
+    const std::uint64_t middle = tensor.bytes / 2;
+    samples = mix(samples ^ stable_hash(tensors_->bytes_of(name, middle, kSampleBytes)));
+  }
+  return described + agreement::Facts{{Fact::ModelTensors, content_hash(all)},
+                                      {Fact::ModelWeights, str(samples)}};
+}
+
+void copy_other_files(const std::string& from, const std::string& to) {
+  std::error_code error;
+  if (fs::equivalent(from, to, error)) return;
+  for (const char* const name : kOtherFiles) {
+    const std::string path = str(from, "/", name);
+    if (!fs::is_regular_file(path, error)) continue;
+    weights::write_atomically(str(to, "/", name),
+                              {read_foreign_file("a file of a model", path, kOtherBytesMax)});
+  }
+}
+
+void check_target(const std::string& folder) {
+  const std::pair<std::string_view, const char*> in_the_way[] = {
+      {checkpoint::kModelName, "which loaders prefer to the files that are saved"},
+      {checkpoint::kAdapterConfigName, "whose adapters loaders add to the model that is saved"}};
+  for (const auto& [name, why] : in_the_way) {
+    std::error_code error;
+    if (!fs::exists(str(folder, "/", name), error)) continue;
+    throw ConfigError(str("run.save = ", quoted_path(folder), ": has ", name, ", ", why),
+                      {"save to another folder, or remove that file"});
+  }
+}
+
+}  // namespace penstock::hugging_face

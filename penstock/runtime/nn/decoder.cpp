@@ -1,0 +1,312 @@
+#include "penstock/nn/decoder.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/runtime/nn/decoder_modules.h"
+
+namespace penstock::nn {
+namespace {
+
+// [samples, sequence]: at which place of its sample each token's document begins.
+at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) {
+  const at::Tensor places = at::arange(tokens.size(1), tokens.options());
+  const at::Tensor is_behind_end = tokens.slice(1, 0, -1) == document_end;
+  at::Tensor begins = at::zeros_like(tokens);  // A place where a document begins, else 0.
+  begins.slice(1, 1).copy_(is_behind_end * places.slice(0, 1));
+  return std::get<0>(begins.cummax(1));
+}
+
+class DecoderEmbedding : public DecoderLayer {
+ public:
+  DecoderEmbedding(const DecoderOptions& options, const Making& making)
+      : document_end_(options.document_end) {
+    tokens_ = making.parameter({options.vocabulary, options.hidden});
+    if (is_gpt2(options)) {
+      tokens_ = add("wte", std::move(tokens_));
+      if (!options.rotary) {
+        positions_ = add("wpe", making.parameter({options.positions, options.hidden}));
+      }
+    } else {
+      tokens_ = register_parameter("weight", std::move(tokens_));
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& tokens) override { return embedded(tokens, 0); }
+  Values forward_values(const Values& inputs) override {
+    const at::Tensor& tokens = the_only(inputs, "a decoder");
+    if (!document_end_) return forward(tokens);
+    const at::Tensor starts = document_starts(tokens, *document_end_);
+    return {embedded(tokens, -starts), starts};
+  }
+  at::Tensor continue_behind(std::int64_t past, KeyValueCache& /*cache*/,
+                             const at::Tensor& tokens) override {
+    return embedded(tokens, past);
+  }
+
+ private:
+  // Embeds tokens whose positions are their places plus `offset`: a number, or one for each.
+  template <class Offset>
+  at::Tensor embedded(const at::Tensor& tokens, const Offset& offset) const {
+    const at::Tensor embedded = at::embedding(tokens_, tokens);
+    if (!positions_.defined()) return embedded;
+    const at::Tensor places = at::arange(tokens.size(1), tokens.options());
+    return embedded + at::embedding(positions_, places + offset);
+  }
+
+  at::Tensor add(const char* name, at::Tensor weight) {
+    return register_module(name, std::make_shared<torch::nn::Module>())
+        ->register_parameter("weight", std::move(weight));
+  }
+
+  std::optional<std::int64_t> document_end_;
+  at::Tensor tokens_;
+  at::Tensor positions_;
+};
+
+class DecoderBlock : public DecoderLayer {
+ public:
+  DecoderBlock(const DecoderOptions& options, const Making& making,
+               std::optional<std::int64_t> window) {
+    const bool gpt2 = is_gpt2(options);
+    const std::int64_t hidden = options.hidden;
+    attention_norm_ = register_module(gpt2 ? "ln_1" : "input_layernorm",
+                                      std::make_shared<NormModule>(options, making, hidden));
+    attention_ = register_module(gpt2 ? "attn" : "self_attn",
+                                 std::make_shared<DecoderAttention>(options, making, window));
+    mlp_norm_ = register_module(gpt2 ? "ln_2" : "post_attention_layernorm",
+                                std::make_shared<NormModule>(options, making, hidden));
+    mlp_ = register_module("mlp", std::make_shared<DecoderFeedForward>(options, making));
+  }
+
+  at::Tensor forward(const at::Tensor& x) override {
+    return behind(x, attention_->forward(attention_norm_->forward(x)));
+  }
+  Values forward_values(const Values& inputs) override {
+    if (inputs.size() != 2) return Layer::forward_values(inputs);
+    const at::Tensor &x = inputs[0], &starts = inputs[1];
+    return {behind(x, attention_->forward_within(attention_norm_->forward(x), starts)), starts};
+  }
+  at::Tensor continue_behind(std::int64_t /*past*/, KeyValueCache& cache,
+                             const at::Tensor& x) override {
+    return behind(x, attention_->forward(attention_norm_->forward(x), &cache));
+  }
+
+ private:
+  at::Tensor behind(const at::Tensor& x, const at::Tensor& attention) const {
+    const at::Tensor attended = x + attention;
+    return attended + mlp_->forward(mlp_norm_->forward(attended));
+  }
+
+  NormPointer attention_norm_;
+  std::shared_ptr<DecoderAttention> attention_;
+  NormPointer mlp_norm_;
+  std::shared_ptr<DecoderFeedForward> mlp_;
+};
+
+class DecoderNorm : public DecoderLayer {
+ public:
+  DecoderNorm(const DecoderOptions& options, const Making& making)
+      : norm_(std::make_shared<NormModule>(options, making, options.hidden)) {
+    for (const auto& each : norm_->named_parameters()) register_parameter(each.key(), each.value());
+  }
+  at::Tensor forward(const at::Tensor& x) override { return norm_->forward(x); }
+  // Drops the documents: nothing behind this layer asks for them.
+  Values forward_values(const Values& inputs) override { return forward(inputs.front()); }
+
+ private:
+  std::shared_ptr<NormModule> norm_;
+};
+
+class DecoderHead : public DecoderLayer {
+ public:
+  DecoderHead(const DecoderOptions& options, const Making& making)
+      : weight_(
+            register_parameter("weight", making.parameter({options.vocabulary, options.hidden}))) {}
+  at::Tensor forward(const at::Tensor& x) override { return at::linear(x, weight_); }
+
+ private:
+  at::Tensor weight_;
+};
+
+// A layer of the model, and how it is made.
+struct Part {
+  std::string name;
+  std::string type;
+  std::function<std::shared_ptr<Layer>(const DecoderOptions&, const Making&)> make;
+};
+
+template <class LayerType>
+std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& making) {
+  return std::make_shared<LayerType>(options, making);
+}
+
+std::vector<Part> parts_of(const DecoderOptions& options) {
+  const bool gpt2 = is_gpt2(options);
+  std::vector<Part> parts = {{gpt2 ? "transformer" : "model.embed_tokens", "DecoderEmbedding",
+                              make_layer<DecoderEmbedding>}};
+  for (std::int64_t i = 0; i < options.layers; ++i) {
+    std::optional<std::int64_t> window;
+    if (!options.windows.empty()) window = options.windows[static_cast<std::size_t>(i)];
+    parts.push_back({penstock::str(gpt2 ? "transformer.h." : "model.layers.", i), "DecoderBlock",
+                     [window](const DecoderOptions& of, const Making& making) {
+                       return std::make_shared<DecoderBlock>(of, making, window);
+                     }});
+  }
+  parts.push_back(
+      {gpt2 ? "transformer.ln_f" : "model.norm", "DecoderNorm", make_layer<DecoderNorm>});
+  parts.push_back({"lm_head", "DecoderHead", make_layer<DecoderHead>});
+  return parts;
+}
+
+std::string embedding_of(const DecoderOptions& options) {
+  return is_gpt2(options) ? "wte.weight" : "weight";
+}
+
+// The parameters' shapes, by their names in the layer; found in a layer whose tensors have no
+// memory.
+std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Part& part) {
+  std::vector<DecoderParameter> parameters;
+  const auto layer = part.make(options, {.device = at::kMeta});
+  for (const auto& each : layer->named_parameters()) {
+    parameters.push_back({each.key(), each.value().sizes().vec()});
+  }
+  return parameters;
+}
+
+// Fills the adapters behind all others, so that random weights are those of a model without
+// adapters.
+void fill_adapters(Layer& layer, const std::string& name, const FillParameter& fill) {
+  const Cuts cuts = cuts_in(layer);
+  for (auto& each : layer.named_parameters()) {
+    if (!is_of_adapter(each.key())) continue;
+    fill(penstock::str(name, ".", each.key()), each.value(), cut_of(cuts, each.key()));
+    each.value().requires_grad_(true);
+  }
+}
+
+// Names in both forms: one list of targets may be for models of either.
+std::vector<std::string> all_linear_names() {
+  std::vector<std::string> names = linear_names({.form = DecoderForm::Gpt2, .mlp = MlpKind::Gelu});
+  for (std::string& name : linear_names({})) names.push_back(std::move(name));
+  return names;
+}
+
+// A word in "q_proj|vproj" that is no linear of any model is misspelt.
+void check_words(const std::string& targets) {
+  const std::vector<std::string> known = all_linear_names();
+  for (const std::string& word : split(targets, '|')) {
+    const bool is_word = !word.empty() && std::ranges::all_of(word, [](unsigned char c) {
+      return c == '_' || std::isalnum(c) != 0;
+    });
+    if (!is_word || std::ranges::find(known, word) != known.end()) continue;
+    throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(targets), ": ",
+                                    in_quotes(word), " is no linear", suggest(word, known)),
+                      {penstock::str("linears are ", join(known, ", "))});
+  }
+}
+
+void check_adapter(const DecoderOptions& options) {
+  if (!options.adapter) return;
+  const std::vector<std::string> names = linear_names(options);
+  const auto is_adapted = [&](const std::string& name) { return options.adapter->adapts(name); };
+  if (std::ranges::any_of(names, is_adapted)) return check_words(options.adapter->targets);
+  throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(options.adapter->targets),
+                                  ": matches no linear of the model"),
+                    {penstock::str("its linears are ", join(names, ", "))});
+}
+
+std::int64_t count_of(const DecoderOptions& options, const Part& part) {
+  std::int64_t count = 0;
+  for (const DecoderParameter& each : shapes_of(options, part)) {
+    count += c10::multiply_integers(each.shape);
+  }
+  return count;
+}
+
+}  // namespace
+
+at::Tensor DecoderLayer::continue_behind(std::int64_t /*past*/, KeyValueCache& /*cache*/,
+                                         const at::Tensor& x) {
+  return forward(x);
+}
+
+FillParameter normal_parameters(double standard_deviation) {
+  return [standard_deviation](const std::string& name, at::Tensor& parameter) {
+    if (parameter.dim() > 1) {
+      parameter.normal_(0.0, standard_deviation);
+    } else {
+      parameter.fill_(name.ends_with("bias") ? 0.0 : 1.0);
+    }
+  };
+}
+
+std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParameter fill,
+                                      FillParameter fill_of_adapters) {
+  check_adapter(options);
+  const std::vector<Part> parts = parts_of(options);
+  const std::string embedding = penstock::str(parts.front().name, ".", embedding_of(options));
+  std::vector<LayerSpec> layers;
+  for (const Part& part : parts) {
+    const bool is_tied_head = options.tie_embeddings && part.name == parts.back().name;
+    layers.push_back({{part.name, part.type, count_of(options, part)}, [=](const Making& making) {
+                        const auto layer = part.make(options, making);
+                        const Cuts cuts = cuts_in(*layer);
+                        const torch::NoGradGuard no_grad;
+                        for (auto& each : layer->named_parameters()) {
+                          if (options.adapter) each.value().requires_grad_(false);
+                          if (is_of_adapter(each.key())) continue;
+                          fill(is_tied_head ? embedding : penstock::str(part.name, ".", each.key()),
+                               each.value(), cut_of(cuts, each.key()));
+                        }
+                        fill_adapters(*layer, part.name, fill_of_adapters);
+                        return layer;
+                      }});
+  }
+  if (options.tie_embeddings) {
+    layers.front() = TiedLayerSpec("embedding", layers.front(), {embedding_of(options)});
+    layers.back() = TiedLayerSpec("embedding", layers.back(), {"weight"});
+  }
+  return layers;
+}
+
+std::vector<std::string> linear_names(const DecoderOptions& options) {
+  std::vector<std::string> names;
+  DecoderOptions plain = options;
+  plain.adapter.reset();
+  for (const Part& part : parts_of(plain)) {
+    if (part.type != "DecoderBlock") continue;
+    for (const DecoderParameter& each : shapes_of(plain, part)) {
+      const std::vector<std::string> words = penstock::split(each.name, '.');
+      if (each.shape.size() != 2 || words.size() < 2) continue;
+      const std::string& name = words[words.size() - 2];
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    break;  // Blocks are alike.
+  }
+  return names;
+}
+
+std::vector<DecoderParameter> decoder_parameters(const DecoderOptions& options) {
+  std::vector<DecoderParameter> all;
+  const std::vector<Part> parts = parts_of(options);
+  for (const Part& part : parts) {
+    if (options.tie_embeddings && part.name == parts.back().name) continue;
+    for (DecoderParameter& each : shapes_of(options, part)) {
+      all.push_back({penstock::str(part.name, ".", each.name), std::move(each.shape)});
+    }
+  }
+  return all;
+}
+
+}  // namespace penstock::nn

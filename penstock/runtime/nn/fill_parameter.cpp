@@ -1,0 +1,19 @@
+#include "penstock/runtime/nn/fill_parameter.h"
+
+#include <ATen/ops/empty.h>
+
+namespace penstock::nn {
+
+FillParameter::Part FillParameter::part_of_whole(Whole fill) {
+  return [fill = std::move(fill)](const std::string& name, at::Tensor& part,
+                                  const partition::Cut& cut) {
+    if (cut.is_whole()) return fill(name, part);
+    at::Tensor whole = at::empty(partition::shape_of_whole(part.sizes().vec(), cut),
+                                 part.options().requires_grad(false));
+    fill(name, whole);
+    const Interval mine = cut.interval();
+    part.copy_(whole.narrow(static_cast<std::int64_t>(cut.dimension), mine.first, mine.count));
+  };
+}
+
+}  // namespace penstock::nn

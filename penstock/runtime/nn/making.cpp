@@ -1,0 +1,45 @@
+#include "penstock/runtime/nn/making.h"
+
+#include <ATen/ops/empty.h>
+
+namespace penstock::nn {
+namespace {
+
+void add_cuts(const torch::nn::Module& module, const std::string& prefix, Cuts& all) {
+  if (const auto* const own = dynamic_cast<const CutModule*>(&module)) {
+    for (const auto& [name, cut] : own->cuts()) all[prefix + name] = cut;
+  }
+  for (const auto& child : module.named_children()) {
+    add_cuts(*child.value(), prefix + child.key() + ".", all);
+  }
+}
+
+}  // namespace
+
+at::Tensor Making::parameter(at::IntArrayRef shape) const {
+  return at::empty(shape, at::dtype(at::kFloat).device(device));
+}
+
+at::Tensor CutModule::register_part(const std::string& name, const Making& making,
+                                    at::IntArrayRef shape, std::size_t dimension) {
+  const partition::Cut cut = partition::cut_along(dimension, shape.vec(), making.share);
+  if (!cut.is_whole()) cuts_[name] = cut;
+  return register_parameter(name, making.parameter(partition::shape_of_part(shape.vec(), cut)));
+}
+
+void CutModule::take_cuts(const torch::nn::Module& module) {
+  if (const auto* const cut = dynamic_cast<const CutModule*>(&module)) cuts_ = cut->cuts_;
+}
+
+Cuts cuts_in(const torch::nn::Module& module) {
+  Cuts all;
+  add_cuts(module, "", all);
+  return all;
+}
+
+partition::Cut cut_of(const Cuts& cuts, const std::string& parameter) {
+  const auto found = cuts.find(parameter);
+  return found == cuts.end() ? partition::Cut{} : found->second;
+}
+
+}  // namespace penstock::nn

@@ -1,0 +1,32 @@
+#include "penstock/runtime/rank/device.h"
+
+#include <ATen/Context.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/version.h>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::rank {
+namespace {
+
+std::int32_t cuda_devices() {
+  if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) return 0;
+  return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
+}
+
+}  // namespace
+
+c10::Device choose_device(config::Device wanted, std::int32_t local_rank) {
+  if (wanted == config::Device::Cpu) return at::kCPU;
+  const std::int32_t devices = cuda_devices();
+  if (devices > 0) {
+    return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % devices)};
+  }
+  if (wanted == config::Device::Auto) return at::kCPU;
+  throw ConfigError(str("launch.device = cuda: torch ", TORCH_VERSION,
+                        at::hasCUDA() ? " sees no CUDA device here" : " is built without CUDA"),
+                    {"launch.device = auto takes CUDA devices only where there are some"});
+}
+
+}  // namespace penstock::rank

@@ -1,0 +1,45 @@
+#include "penstock/runtime/run/configured_trainer.h"
+
+#include "penstock/runtime/offload/system_memory.h"
+
+namespace penstock::run {
+namespace {
+
+bool offloads(const train::OffloadOptions& options) {
+  return options.states.place != offload::Place::Device ||
+         options.parameters.place != offload::Place::Device;
+}
+
+}  // namespace
+
+ConfiguredTrainer::ConfiguredTrainer(const config::Config& config, comm::Communicator& communicator,
+                                     c10::Device device, execute::Progress& progress)
+    : config_(config),
+      communicator_(communicator),
+      device_(device),
+      progress_(progress),
+      mesh_(config::resolve_mesh(config.mesh, communicator.world_size())),
+      batch_(config::resolve_batch(config.batch, mesh_)) {}
+
+void ConfiguredTrainer::read_model() { model_ = model_of(config_); }
+
+void ConfiguredTrainer::build(const train::Facts& of_data, const train::LossScale& loss_scale) {
+  facts_ = facts_of(config_) + model_.facts + of_data;
+  train::TrainerOptions options = options_of(config_, mesh_, batch_);
+  options.device = device_;
+  options.progress = &progress_;
+  options.facts = facts_;
+  options.loss_scale = loss_scale;
+  if (offloads(options.offload)) offload::give_freed_memory_back();
+  trainer_.emplace(options, model_.layers, model_.loss, communicator_);
+}
+
+std::int64_t ConfiguredTrainer::samples() const {
+  return batch_.train_batch_size / mesh_.size(mesh::Role::OtherSamples);
+}
+
+std::int64_t ConfiguredTrainer::first_sample() const {
+  return trainer_->rank_model().groups().other_samples.here * samples();
+}
+
+}  // namespace penstock::run

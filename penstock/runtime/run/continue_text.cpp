@@ -1,0 +1,249 @@
+#include "penstock/runtime/run/continue_text.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/core/counted.h"
+#include "penstock/core/text.h"
+#include "penstock/hugging_face/folder.h"
+#include "penstock/nn/decoder.h"
+#include "penstock/partition/partition.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/runtime/hugging_face/generation_config.h"
+#include "penstock/runtime/rank/watch.h"
+#include "penstock/runtime/run/from_config.h"
+#include "penstock/runtime/run/telling_others.h"
+#include "penstock/runtime/train/handshake.h"
+
+namespace penstock::run {
+namespace {
+
+using execute::Files;
+using execute::Phase;
+
+constexpr std::int32_t kTag = 0;  // Messages between two stages keep their order.
+
+// One stage's layers, and what they remember of the text.
+class GeneratingStage {
+ public:
+  // Builds layers [first, end) of the model.
+  GeneratingStage(const std::vector<nn::LayerSpec>& model, std::int64_t first, std::int64_t end,
+                  c10::Device device, const std::function<void()>& advanced)
+      : caches_(static_cast<std::size_t>(end - first)) {
+    for (std::int64_t i = first; i < end; ++i) {
+      auto layer = std::dynamic_pointer_cast<nn::DecoderLayer>(nn::build_layer(model, 0, i).layer);
+      PENSTOCK_CHECK(layer != nullptr, i);
+      layer->to(device);
+      layer->eval();
+      needs_last_only_.push_back(model[static_cast<std::size_t>(i)].meta.type == "DecoderNorm");
+      layers_.push_back(std::move(layer));
+      advanced();
+    }
+  }
+
+  // Runs tokens behind `past` others.  Behind the blocks, only the last token goes on.
+  at::Tensor run(std::int64_t past, at::Tensor x) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      if (needs_last_only_[i]) x = x.slice(1, -1);
+      x = layers_[i]->continue_behind(past, caches_[i], x);
+    }
+    return x;
+  }
+
+ private:
+  std::vector<std::shared_ptr<nn::DecoderLayer>> layers_;
+  std::vector<bool> needs_last_only_;
+  std::vector<nn::KeyValueCache> caches_;
+};
+
+class ContinuedText {
+ public:
+  ContinuedText(const config::ReadConfig& read, comm::Communicator& communicator,
+                c10::Device device, const RunHooks& hooks, const Continuation& wanted,
+                const HearToken& hear)
+      : config_(read.config),
+        communicator_(communicator),
+        device_(device),
+        hooks_(hooks),
+        wanted_(wanted),
+        hear_(hear) {}
+
+  ExitCode go() {
+    const torch::NoGradGuard no_grad;
+    check_layout();
+    open();
+    build();
+    const ExitCode code = generate();
+    const Phase leaving(progress_, "leaving");
+    const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
+    communicator_.barrier("end");
+    return code;
+  }
+
+ private:
+  std::int32_t here() const { return communicator_.rank().value; }
+  std::int32_t ranks() const { return communicator_.world_size(); }
+  bool is_last() const { return here() + 1 == ranks(); }
+
+  void check_layout() const {
+    const mesh::Shape mesh = config::resolve_mesh(config_.mesh, ranks());
+    if (config_.model.type != config::ModelType::HuggingFace) {
+      throw ConfigError("generate: model.type must be \"hugging_face\"");
+    }
+    if (mesh.size() == mesh.size(mesh::Role::Pipe)) return;
+    throw ConfigError(str("generate: ", mesh::to_string(mesh),
+                          ": all ranks are stages of one pipeline; there are no replicas"));
+  }
+
+  void open() {
+    const Phase reading(progress_, "reading the model's description", Files::Used);
+    folder_.emplace(config_.model.path);
+    hugging_face::GenerationConfig texts = hugging_face::read_generation_config(config_.model.path);
+    ends_ = std::move(texts.ends);
+    if (here() == 0 && !texts.passed_over.empty()) tell_passed_over(texts.passed_over);
+    check_prompt();
+  }
+
+  void tell_passed_over(const std::vector<std::string>& said) const {
+    hooks_.messages.write(str("penstock: generate: generation_config.json has ", join(said, ", "),
+                              ", which is passed over: options of penstock generate say how "
+                              "tokens are chosen\n"));
+  }
+
+  void check_prompt() const {
+    const nn::DecoderOptions& options = folder_->options();
+    if (wanted_.prompt.empty()) throw ConfigError("generate: the prompt has no tokens");
+    for (const std::int64_t token : wanted_.prompt) {
+      if (token >= 0 && token < options.vocabulary) continue;
+      throw ConfigError(str("generate: token ", token,
+                            " of the prompt; the model's vocabulary has ", "0 to ",
+                            options.vocabulary - 1));
+    }
+    const std::int64_t all = std::ssize(wanted_.prompt) + wanted_.tokens;
+    if (options.rotary || all <= options.positions) return;
+    throw ConfigError(str("generate: a prompt of ", counted(wanted_.prompt, "token"), " and ",
+                          wanted_.tokens, " more: the model has ",
+                          counted(options.positions, "position")));
+  }
+
+  void build() {
+    const Phase building(progress_, "building the model", Files::Used);
+    agree();
+    const auto layers = folder_->layers();
+    const auto partition =
+        partition::partition(nn::meta_of(layers), ranks(), partition::ByParameters());
+    first_layer_ = partition.first_layer(StageId(here()));
+    stage_.emplace(layers, first_layer_, partition.end_layer(StageId(here())), device_,
+                   [this] { progress_.advance(); });
+    takes_last_only_ =
+        here() > 0 && layers[static_cast<std::size_t>(first_layer_)].meta.type == "DecoderHead";
+    std::vector<Rank> peers;
+    if (here() > 0) peers.emplace_back(here() - 1);
+    if (!is_last()) peers.emplace_back(here() + 1);
+    communicator_.link(peers);
+    all_ = communicator_.make_group(communicator_.all_ranks());
+  }
+
+  void agree() {
+    using agreement::Fact;
+    train::Facts facts = train::facts_of_process() + facts_of(config_) + folder_->facts();
+    facts.add(Fact::Prompt, join(wanted_.prompt, ","));
+    facts.add(Fact::TokensToGenerate, str(wanted_.tokens));
+    const nn::SamplingOptions& sampling = wanted_.sampling;
+    facts.add(Fact::Sampling, str(shortest(sampling.temperature), ", top k ", sampling.top_k,
+                                  ", top p ", shortest(sampling.top_p), ", seed ", wanted_.seed,
+                                  ", ends at ", join(ends_, ",")));
+    train::agree_on(train::Occasion::Generation, facts, communicator_);
+  }
+
+  ExitCode generate() {
+    const Phase generating(progress_, "generating");
+    at::Generator generator =
+        at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(wanted_.seed));
+    std::vector<std::int64_t> tokens = wanted_.prompt;
+    std::int64_t past = 0;
+    for (std::int64_t i = 0; i < wanted_.tokens; ++i) {
+      const at::Tensor logits = run(past, tokens);
+      past += std::ssize(tokens);
+      const Step step =
+          share(is_last() ? nn::next_token(logits[0][-1], wanted_.sampling, generator) : 0);
+      if (step.stops) return asked().value_or(ExitCode::Preempted);
+      if (here() == 0) hear_(step.token);
+      if (std::ranges::find(ends_, step.token) != ends_.end()) break;
+      tokens = {step.token};
+    }
+    return ExitCode::Ok;
+  }
+
+  // This stage's part of one pass of `tokens` through the pipeline, behind `past` others.
+  at::Tensor run(std::int64_t past, const std::vector<std::int64_t>& tokens) {
+    at::Tensor x;
+    if (here() == 0) {
+      x = at::tensor(tokens, at::kLong).unsqueeze(0).to(device_);
+    } else {
+      const std::int64_t rows = takes_last_only_ ? 1 : std::ssize(tokens);
+      x = at::empty({1, rows, folder_->options().hidden}, at::dtype(at::kFloat).device(device_));
+      const execute::WaitMark wait(progress_, "waiting for the stage before");
+      communicator_.receive(x, Rank(here() - 1), kTag)->wait();
+    }
+    x = stage_->run(past, x);
+    progress_.advance();
+    if (!is_last()) {
+      const execute::WaitMark wait(progress_, "sending to the next stage");
+      communicator_.send(x.contiguous(), Rank(here() + 1), kTag)->wait();
+    }
+    return x;
+  }
+
+  struct Step {
+    std::int64_t token;
+    bool stops;
+  };
+
+  // The last rank's token, and whether any rank was asked to stop: the same on every rank.
+  Step share(std::int64_t token) {
+    const at::Tensor shared = at::tensor({token, std::int64_t{asked() ? 1 : 0}}, at::kLong);
+    const execute::WaitMark wait(progress_, "waiting for the next token");
+    communicator_.all_reduce(shared, all_)->wait();
+    return {.token = shared[0].item<std::int64_t>(), .stops = shared[1].item<std::int64_t>() > 0};
+  }
+
+  std::optional<ExitCode> asked() const {
+    return hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
+  }
+
+  const config::Config& config_;
+  comm::Communicator& communicator_;
+  c10::Device device_;
+  const RunHooks& hooks_;
+  const Continuation& wanted_;
+  const HearToken& hear_;
+  execute::Progress progress_;
+  std::optional<hugging_face::ModelFolder> folder_;
+  std::vector<std::int64_t> ends_;
+  std::optional<GeneratingStage> stage_;
+  std::int64_t first_layer_ = 0;
+  bool takes_last_only_ = false;  // True of a stage that begins behind the last norm.
+  comm::Group all_;
+  const rank::Watch watch_{communicator_, progress_, config_.launch};  // The first to go.
+};
+
+}  // namespace
+
+ExitCode continue_text(const config::ReadConfig& read, comm::Communicator& communicator,
+                       c10::Device device, const RunHooks& hooks, const Continuation& wanted,
+                       const HearToken& hear) {
+  return telling_others(communicator, [&] {
+    return ContinuedText(read, communicator, device, hooks, wanted, hear).go();
+  });
+}
+
+}  // namespace penstock::run

@@ -1,0 +1,175 @@
+#include "penstock/runtime/run/from_config.h"
+
+#include <set>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/token_loss.h"
+#include "penstock/plan/config/flat.h"
+#include "penstock/plan/config/write.h"
+#include "penstock/plan/partition/method.h"
+#include "penstock/runtime/hugging_face/adapter_folder.h"
+#include "penstock/runtime/run/run_data.h"
+
+namespace penstock::run {
+namespace {
+
+offload::Place make_place(config::OffloadDevice device) {
+  switch (device) {
+    case config::OffloadDevice::Off:
+      return offload::Place::Device;
+    case config::OffloadDevice::Cpu:
+      return offload::Place::Host;
+    case config::OffloadDevice::Nvme:
+      return offload::Place::File;
+  }
+  return offload::Place::Device;
+}
+
+offload::Where make_where(const config::OffloadConfig& offload) {
+  return {.place = make_place(offload.device), .folder = offload.nvme_path};
+}
+
+train::ZeroOptions make_zero(const config::ZeroConfig& zero, const train::Precision& precision) {
+  const auto bytes = static_cast<std::int64_t>(c10::elementSize(precision.type));
+  return {.stage = zero.stage,
+          .bucket_bytes = zero.reduce_bucket_size * bytes,
+          .limits = {.budget_bytes = zero.stage3_max_live_parameters * bytes,
+                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * bytes},
+          .persistence = {.elements = zero.stage3_param_persistence_threshold,
+                          .elements_in_all = zero.stage3_model_persistence_threshold.value_or(
+                              partition::PersistenceLimits().elements_in_all)}};
+}
+
+std::vector<nn::LayerSpec> own_layers(const config::ModelConfig& model) {
+  const nn::GptOptions options{.layers = model.layers,
+                               .hidden = model.hidden,
+                               .heads = model.heads,
+                               .sequence_length = model.sequence_length,
+                               .vocabulary = model.vocabulary,
+                               .tie_embeddings = model.tie_embeddings,
+                               .dropout = model.dropout};
+  return model.type == config::ModelType::Gpt ? nn::gpt_layers(options)
+                                              : nn::byte_mlp_layers(options);
+}
+
+std::optional<nn::AdapterOptions> adapter_of(const config::AdapterConfig& adapter) {
+  if (adapter.rank == 0) return std::nullopt;
+  return nn::AdapterOptions{.rank = adapter.rank,
+                            .alpha = adapter.alpha,
+                            .targets = adapter.targets,
+                            .dropout = adapter.dropout};
+}
+
+// What the notes of all token files say.
+std::int64_t noted_document_end(const config::Config& config, std::int64_t vocabulary) {
+  std::set<std::optional<std::int64_t>> ends;
+  for (const data::SourceOptions& source : token_sources(config.data)) {
+    ends.merge(data::TokenSource(source, vocabulary, config.model.sequence_length).document_ends());
+  }
+  if (ends.size() == 1 && *ends.begin()) return **ends.begin();
+  std::vector<std::string> tokens;
+  for (const auto& end : ends) tokens.push_back(end ? std::to_string(*end) : "none");
+  throw ConfigError(
+      str("data.attend_across_documents = false: no token is known that ends a document; ",
+          ends.empty() ? std::string("the data are no token files")
+                       : str("the notes of the token files name ", join(tokens, ", "))),
+      {"give the token with data.document_end"});
+}
+
+std::optional<std::int64_t> document_end_of(const config::Config& config, std::int64_t vocabulary) {
+  if (config.data.attend_across_documents) return std::nullopt;
+  const std::int64_t end =
+      config.data.document_end ? *config.data.document_end : noted_document_end(config, vocabulary);
+  if (end < vocabulary) return end;
+  throw ConfigError(
+      str("data.document_end = ", end, ": the model's vocabulary has 0 to ", vocabulary - 1));
+}
+
+hugging_face::FirstWeights make_weights(config::FirstWeights weights) {
+  return weights == config::FirstWeights::Random ? hugging_face::FirstWeights::Random
+                                                 : hugging_face::FirstWeights::Folder;
+}
+
+Model model_of_folder(const config::Config& config) {
+  const config::ModelConfig& model = config.model;
+  const hugging_face::ModelFolder folder(model.path, make_weights(model.weights));
+  const nn::DecoderOptions& options = folder.options();
+  if (!options.rotary && model.sequence_length > options.positions) {
+    throw ConfigError(str("model.sequence_length = ", model.sequence_length, ": the model in ",
+                          quoted_path(model.path), " has ", options.positions, " positions"));
+  }
+  hugging_face::LayerChoices choices{.adapter = adapter_of(model.adapter),
+                                     .document_end = document_end_of(config, options.vocabulary)};
+  std::optional<data::Tokenizer> tokenizer = data::tokenizer_of(model.path);
+  train::Facts facts = folder.facts();
+  facts.add(agreement::Fact::ModelTokenizer, tokenizer ? tokenizer->hash : "none");
+  if (choices.adapter && !model.adapter.path.empty()) {
+    const auto saved = hugging_face::read_adapters(model.adapter.path, folder, *choices.adapter);
+    choices.fill_of_adapters = saved.fill;
+    facts.add(saved.facts);
+  }
+  if (choices.document_end) {
+    facts.add(agreement::Fact::DocumentEnd, str(*choices.document_end));
+  }
+  return {.layers = folder.layers(choices),
+          .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
+          .config = folder.config(),
+          .vocabulary = options.vocabulary,
+          .folder = folder,
+          .adapter = choices.adapter,
+          .merges_adapter = model.adapter.merge,
+          .document_end = choices.document_end,
+          .tokenizer = std::move(tokenizer),
+          .facts = std::move(facts)};
+}
+
+}  // namespace
+
+train::Facts facts_of(const config::Config& config) {
+  train::Facts facts;
+  for (const auto& [key, value] : config::common_values(config)) {
+    facts.add(agreement::Fact::ConfigValue, key, value);
+  }
+  return facts;
+}
+
+Model model_of(const config::Config& config) {
+  const config::ModelConfig& model = config.model;
+  if (model.type == config::ModelType::HuggingFace) return model_of_folder(config);
+  return {.layers = own_layers(model),
+          .loss = nn::next_byte_loss,
+          .config = config::to_text(config),
+          .vocabulary = model.vocabulary};
+}
+
+Model model_without_data(config::Config config) {
+  if (!config.data.document_end) config.data.document_end = 0;
+  return model_of(config);
+}
+
+train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
+                                 const config::Batch& batch) {
+  return {.mesh = mesh,
+          .schedule = config.schedule.name,
+          .program = config.schedule.file,
+          .stages_per_rank = config.schedule.stages_per_rank,
+          .microbatches = static_cast<std::int32_t>(batch.microbatches),
+          .partition = partition::method_of(config.pipeline),
+          .optimizer = config.optimizer,
+          .scheduler = config.scheduler,
+          .total_steps = config.run.steps,
+          .gradient_clipping = config.gradient_clipping,
+          .precision = train::make_precision(config),
+          .sums = config.numerics.invariant ? train::GradientSums::Invariant
+                                            : train::GradientSums::AsTheyCome,
+          .zero = make_zero(config.zero_optimization, train::make_precision(config)),
+          .offload = {.states = make_where(config.zero_optimization.offload_optimizer),
+                      .parameters = make_where(config.zero_optimization.offload_param)},
+          .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
+                            .layers = config.pipeline.checkpointable_layers},
+          .seed = config.seed};
+}
+
+}  // namespace penstock::run

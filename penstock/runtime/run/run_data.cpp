@@ -1,0 +1,210 @@
+#include "penstock/runtime/run/run_data.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/data/token_samples.h"
+#include "penstock/nn/gpt.h"
+
+namespace penstock::run {
+namespace {
+
+class TextOfRun : public RunData {
+ public:
+  TextOfRun(TextData text, std::int64_t seed, std::int64_t sequence_length)
+      : text_(std::move(text)), seed_(seed), sequence_length_(sequence_length) {}
+
+  Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const override {
+    return text_.training(seed_, step, first, count, sequence_length_);
+  }
+  Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
+    return text_.validation(batch, first, count, sequence_length_);
+  }
+  double validation_weight(std::int64_t /*batch*/) const override { return 1; }
+  train::LossScale loss_scale() const override { return train::LossScale::samples(); }
+  train::Facts facts() const override { return text_.facts(); }
+  std::string summary() const override {
+    return str(text_.path(), ", ", text_.files(), text_.files() == 1 ? " file, " : " files, ",
+               text_.training_bytes(), " bytes to train on, ", text_.validation_bytes(),
+               " to validate");
+  }
+  bool is_text() const override { return true; }
+  std::vector<std::int64_t> prompt(std::int64_t length) const override {
+    const std::string text = text_.prompt(length);
+    return {reinterpret_cast<const unsigned char*>(text.data()),
+            reinterpret_cast<const unsigned char*>(text.data()) + text.size()};
+  }
+
+ private:
+  TextData text_;
+  std::int64_t seed_;
+  std::int64_t sequence_length_;
+};
+
+class TokensOfRun : public RunData {
+ public:
+  TokensOfRun(const data::SampleOptions& options, std::int64_t batch_size,
+              std::optional<std::int64_t> document_end)
+      : samples_(options),
+        batch_size_(batch_size),
+        sequence_length_(options.sequence_length),
+        document_end_(document_end) {}
+
+  Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const override {
+    return batch_of(&data::TokenSamples::training, (step - 1) * batch_size_ + first, count);
+  }
+  Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
+    return batch_of(&data::TokenSamples::validation, batch * batch_size_ + first, count);
+  }
+  double validation_weight(std::int64_t batch) const override {
+    return loss_scale().weight(static_cast<double>(batch_size_),
+                               validation(batch, 0, batch_size_).target);
+  }
+  train::LossScale loss_scale() const override { return train::LossScale::tokens(); }
+  train::Facts facts() const override { return samples_.facts(); }
+  std::string summary() const override { return samples_.summary(); }
+  bool is_text() const override { return false; }
+  std::vector<std::int64_t> prompt(std::int64_t length) const override {
+    const at::Tensor sample = validation(0, 0, 1).input[0];
+    const auto* first = sample.const_data_ptr<std::int64_t>();
+    return {first, first + std::min(length, sequence_length_)};
+  }
+
+ private:
+  using Read = void (data::TokenSamples::*)(std::int64_t, std::span<std::int64_t>,
+                                            std::span<std::int64_t>) const;
+
+  Batch batch_of(Read read, std::int64_t first, std::int64_t count) const {
+    Batch batch{at::empty({count, sequence_length_}, at::kLong),
+                at::empty({count, sequence_length_}, at::kLong)};
+    for (std::int64_t i = 0; i < count; ++i) {
+      (samples_.*read)(first + i, row(batch.input, i), row(batch.target, i));
+    }
+    if (document_end_) keep_within_documents(batch, *document_end_);
+    return batch;
+  }
+
+  std::span<std::int64_t> row(const at::Tensor& tokens, std::int64_t i) const {
+    return {tokens.data_ptr<std::int64_t>() + i * sequence_length_,
+            static_cast<std::size_t>(sequence_length_)};
+  }
+
+  data::TokenSamples samples_;
+  std::int64_t batch_size_;
+  std::int64_t sequence_length_;
+  std::optional<std::int64_t> document_end_;
+};
+
+std::optional<data::TokenFormat> make_format(config::DataFormat format) {
+  switch (format) {
+    case config::DataFormat::Auto:
+    case config::DataFormat::Text:
+      return {};
+    case config::DataFormat::Uint16:
+      return data::TokenFormat::Uint16;
+    case config::DataFormat::Uint32:
+      return data::TokenFormat::Uint32;
+    case config::DataFormat::LlmC:
+      return data::TokenFormat::LlmC;
+    case config::DataFormat::Megatron:
+      return data::TokenFormat::Megatron;
+  }
+  return {};
+}
+
+bool names_tokens(const config::DataConfig& data) {
+  if (!data.sources.empty()) return true;
+  if (data.format != config::DataFormat::Auto) return data.format != config::DataFormat::Text;
+  return !data.path.empty() && data::looks_like_tokens(data.path);
+}
+
+data::SampleOptions sample_options(const config::Config& config, const Model& model) {
+  const config::DataConfig& data = config.data;
+  data::SampleOptions options{
+      .sources = token_sources(data),
+      .vocabulary = model.vocabulary,
+      .sequence_length = config.model.sequence_length,
+      .seed = config.seed,
+      .order = data.shuffle ? data::Order::Shuffled : data::Order::AsInFiles,
+      .tokenizer = model.tokenizer};
+  if (!data.validation.empty()) {
+    options.validation.push_back({.path = data.validation, .format = make_format(data.format)});
+  }
+  return options;
+}
+
+// A folder as nanoGPT's, whose texts are beside the tokens that were made of them.
+void refuse_tokens_among_texts(const config::DataConfig& data) {
+  if (data.format != config::DataFormat::Auto || data.path.empty()) return;
+  const std::vector<std::string> names = data::tokens_among_texts(data.path);
+  if (names.empty()) return;
+  throw ConfigError(
+      str("data.path = ", quoted_path(data.path), ": has token files, ", join(names, ", "),
+          ", and others: which are meant?"),
+      {str("for the tokens, name a file: data.path = ",
+           quoted_path(str(data.path, "/", names.front())), ", and data.validation the other part"),
+       "for the texts, set data.format to \"text\""});
+}
+
+std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vocabulary,
+                                   std::int64_t batch_size, const std::function<void()>& advanced) {
+  const std::string path = config.data.path.empty() ? python_library() : config.data.path;
+  if (path.empty()) {
+    throw ConfigError(
+        "no data: data.path is not set and there is no python3, whose standard "
+        "library is the default text",
+        {"give a text file or a directory with --data"});
+  }
+  if (!config.data.validation.empty()) {
+    throw ConfigError(str("data.validation = ", quoted_path(config.data.validation),
+                          ": is for token files, and data path ", quoted_path(path), " is text"));
+  }
+  if (!config.data.attend_across_documents) {
+    throw ConfigError(
+        str("data.attend_across_documents = false: is for token files, and data path ",
+            quoted_path(path), " is text"));
+  }
+  refuse_tokens_among_texts(config.data);
+  if (vocabulary < nn::kVocabulary) {
+    throw ConfigError(str("the model's vocabulary is ", vocabulary,
+                          ": text is read as bytes, which take ", nn::kVocabulary));
+  }
+  TextData text = TextData::load(path, advanced);
+  text.require(batch_size, config.model.sequence_length);
+  return std::make_unique<TextOfRun>(std::move(text), config.seed, config.model.sequence_length);
+}
+
+}  // namespace
+
+std::vector<data::SourceOptions> token_sources(const config::DataConfig& data) {
+  if (!names_tokens(data)) return {};
+  if (data.path.empty() && data.sources.empty()) {
+    throw ConfigError(
+        "data.format is one of tokens, and neither data.path nor data.sources names "
+        "a file");
+  }
+  if (data.sources.empty()) return {{.path = data.path, .format = make_format(data.format)}};
+  std::vector<data::SourceOptions> sources;
+  for (const config::DataSource& source : data.sources) {
+    const bool is_open = source.format == config::DataFormat::Auto;
+    sources.push_back({.path = source.path,
+                       .weight = source.weight,
+                       .format = make_format(is_open ? data.format : source.format)});
+  }
+  return sources;
+}
+
+std::unique_ptr<RunData> open_data(const config::Config& config, const Model& model,
+                                   std::int64_t batch_size, const std::function<void()>& advanced) {
+  if (!names_tokens(config.data)) return open_text(config, model.vocabulary, batch_size, advanced);
+  return std::make_unique<TokensOfRun>(sample_options(config, model), batch_size,
+                                       model.document_end);
+}
+
+}  // namespace penstock::run

@@ -1,0 +1,59 @@
+// What a run trains on and validates with, text or token files, as batches by number.
+//
+// run.h opens it on every rank, from the configuration.  What a batch holds depends on (seed, step,
+// sample index) alone, never on the layout, and nothing has to be saved of it.  Knows no ranks.
+// Shapes: a batch is input [samples, sequence] and target [samples, sequence], int64; targets are
+// the tokens that follow, or -100 where their loss does not count.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/config/config.h"
+#include "penstock/files/data/token_source.h"
+#include "penstock/runtime/run/data.h"
+#include "penstock/runtime/run/from_config.h"
+#include "penstock/runtime/train/facts.h"
+#include "penstock/runtime/train/microbatches.h"
+
+namespace penstock::run {
+
+class RunData {
+ public:
+  virtual ~RunData() = default;
+
+  // Samples [first, first + count) of a training step, from 1.
+  // Throws: ConfigError, for tokens that cannot be read or are not in the vocabulary.
+  virtual Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const = 0;
+  // Samples of validation batch `batch`; the same in every run.
+  virtual Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const = 0;
+  // What the loss of a whole validation batch weighs among the others': the tokens that count, or 1
+  // where all do.
+  virtual double validation_weight(std::int64_t batch) const = 0;
+
+  // What the mean of a step's loss is over.
+  virtual train::LossScale loss_scale() const = 0;
+  // Facts by which ranks see whether they have the same data.
+  virtual train::Facts facts() const = 0;
+  // A line for people.
+  virtual std::string summary() const = 0;
+  // Whether a token is a byte of text.
+  virtual bool is_text() const = 0;
+  // What a model may go on from: so many tokens that it is not trained on, if there are any such.
+  virtual std::vector<std::int64_t> prompt(std::int64_t length) const = 0;
+};
+
+// The token files that `data` of the configuration names; none where it names text.
+// Throws: ConfigError where its format is one of tokens, and it names no file.
+std::vector<data::SourceOptions> token_sources(const config::DataConfig& data);
+
+// What `data` of the configuration names, for that model.  `batch_size`: that of a step, all
+// replicas.  `advanced` is called after each file.
+// Throws: ConfigError for data that are not there, too small, or do not fit the model's vocabulary.
+std::unique_ptr<RunData> open_data(const config::Config& config, const Model& model,
+                                   std::int64_t batch_size, const std::function<void()>& advanced);
+
+}  // namespace penstock::run

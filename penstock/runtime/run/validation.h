@@ -1,0 +1,22 @@
+// The loss over a run's validation batches.
+//
+// run.h asks for it every run.eval_interval steps, and behind the last.  Knows no files.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+#include "penstock/runtime/run/configured_trainer.h"
+#include "penstock/runtime/run/run_data.h"
+
+namespace penstock::run {
+
+// Reads what validation is going to read: behind the last step, an error would come too late.
+// Throws: ConfigError where no token of the batches counts.
+void check_validation(const RunData& data, std::int64_t batches,
+                      const std::function<void()>& advanced);
+
+// The mean over all tokens that count.  Collective over all ranks.
+// REQUIRES: there are batches, and check_validation() has found them good.
+double validation_loss(const RunData& data, std::int64_t batches, ConfiguredTrainer& trained);
+
+}  // namespace penstock::run

@@ -1,0 +1,71 @@
+// Some layers of a stage whose activations are kept, or computed again, as one.
+//
+// Stage is a row of them: a single one, unless activations are checkpointed.  A segment that is
+// recomputed keeps its inputs from a microbatch's forward to its backward.  It then makes the graph
+// that it would have kept, once for B, or for I and W together.  Knows no messages.
+// Invariants: 1. What is computed again has the same bits.  Random numbers are those of the same
+// place (nn/draw.h); buffers are put back to what they were and left as they are, so that BatchNorm
+// counts each microbatch once (state_before.h).  2. An evaluation changes neither.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "penstock/nn/layer.h"
+#include "penstock/runtime/nn/draw.h"
+#include "penstock/runtime/stage/backward.h"
+#include "penstock/runtime/stage/layer_run.h"
+#include "penstock/runtime/stage/state_before.h"
+
+namespace penstock::stage {
+
+enum class Activations : std::uint8_t { Kept, Recomputed };
+
+class Segment {
+ public:
+  // What a microbatch leaves until its backward.
+  struct Kept {
+    nn::Values leaves;   // Tensors at which gradients of the inputs arrive.
+    nn::Values outputs;  // Outputs with their graph.
+    // Weights' part of the backward, between I and W, when those above are gone.
+    DeferredWeights weights;
+    nn::DrawPlace place;  // Place of the first layer.
+    LayerMarks marks;     // Marks of the graph.
+    // The next two: for a segment that is recomputed, until it is.
+    nn::Values inputs;
+    StateBefore before;
+  };
+
+  Segment(LayerRun layers, Activations activations);
+
+  bool is_recomputed() const { return activations_ == Activations::Recomputed; }
+
+  // Runs the layers.  Outputs have their graph; those of a recomputed segment have none, but
+  // require a gradient where they would with it.  REQUIRES: grad mode is on.
+  nn::Values forward(const nn::Values& inputs, nn::DrawPlace place, Kept& kept);
+  nn::Values evaluate(const nn::Values& inputs, const nn::DrawPlace& place) const;
+
+  // Gives `kept` its graph, if forward() did not.
+  void recompute(Kept& kept) const;
+
+  // What failed in the backward of `kept`, as LayerRun says it.
+  std::string maker_of(const NodeFailure& failure, const Kept& kept) const {
+    return layers_.maker_of(failure, kept.leaves, kept.marks);
+  }
+
+ private:
+  // What a forward with its graph shows of the layers.
+  struct Learned {
+    std::vector<bool> of_inputs;   // Inputs that required a gradient then.
+    std::vector<bool> of_outputs;  // Outputs that did.
+    bool changes_inputs = false;   // Changes them in place: they have to be kept as copies.
+  };
+  nn::Values forward_without_graph(const nn::Values& inputs, Kept& kept);
+
+  LayerRun layers_;
+  Activations activations_;
+  std::vector<at::Tensor> buffers_;
+  std::optional<Learned> learned_;
+};
+
+}  // namespace penstock::stage
