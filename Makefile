@@ -99,8 +99,6 @@ soak: build ## Kill and stop ranks, fail disks and networks, train for long; man
 	PENSTOCK_TORCH_PYTHON=$(TORCH_PYTHON) $(PYTHON) tests/process/two_users_soak.py
 	$(PYTHON) tests/process/fault_soak.py
 	$(PYTHON) tests/process/seccomp_soak.py || test $$? = 77
-	PENSTOCK_LONG_TESTS=1 build/bin/runtime_tests --gtest_brief=1 \
-	  --gtest_filter='*ZeroStages*:*CheckpointLayouts*'
 
 bench: build ## Measure against the bare loop, and against the peers if they are set up
 	$(PYTHON) bench/run.py

@@ -9,6 +9,8 @@
 #   alone         the suites whose cases are a process each, as a regular expression
 #   long          the cases of the long tier, as filters of GoogleTest: a process each, and with the
 #                 label "long"
+#   whole         the suites of which the quick tier runs a part (tests/support/sweep.h): once more
+#                 in the long tier, as target.Suite.whole
 #   parameters    that small file
 cmake_policy(VERSION 3.25)
 
@@ -43,6 +45,12 @@ function(penstock_suite name filter suite)
   set_tests_properties(${name} PROPERTIES PROCESSORS ${processors} ${ARGN})
 endfunction()
 
+# The same, in the long tier, where sweeps are whole.
+function(penstock_long_suite name filter suite)
+  penstock_suite(${name} ${filter} ${suite} TIMEOUT 900 LABELS long
+    ENVIRONMENT PENSTOCK_LONG_TESTS=1)
+endfunction()
+
 # Reads the list of cases, made again when the program or this file is newer, and adds the tests.
 function(penstock_add_suites)
   string(REGEX REPLACE "_tests$" "" prefix ${target})
@@ -66,7 +74,7 @@ function(penstock_add_suites)
   foreach(case IN LISTS cases)
     string(REGEX REPLACE "[.].*" "" suite ${case})
     if(case IN_LIST long_cases)
-      penstock_suite(${prefix}.${case} ${case} ${suite} TIMEOUT 900 LABELS long)
+      penstock_long_suite(${prefix}.${case} ${case} ${suite})
       string(APPEND "except_${suite}" ":${case}")
     elseif(alone AND suite MATCHES "${alone}")
       penstock_suite(${prefix}.${case} ${case} ${suite} TIMEOUT 300)
@@ -78,6 +86,9 @@ function(penstock_add_suites)
   foreach(suite IN LISTS suites)
     string(REGEX REPLACE "^:" "-" except "${except_${suite}}")
     penstock_suite(${prefix}.${suite} "${suite}.*${except}" ${suite} TIMEOUT 900)
+    if(suite IN_LIST whole)
+      penstock_long_suite(${prefix}.${suite}.whole "${suite}.*${except}" ${suite})
+    endif()
   endforeach()
 endfunction()
 

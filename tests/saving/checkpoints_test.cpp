@@ -5,7 +5,6 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -18,6 +17,7 @@
 #include "penstock/runtime/train/training_state.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/sweep.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/choosing.h"
 #include "tests/train/model_kinds.h"
@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Models, CheckpointKinds,
                                          "TrainedLoss"),
                          [](const auto& each) { return std::string(each.param); });
 
-// From which layout, to which: each to two others, and all pairs with PENSTOCK_LONG_TESTS.
+// From which layout, to which: each to two others, and all pairs in the long tier.
 class CheckpointLayouts : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(CheckpointLayouts, IsReadByAnyOther) {
@@ -246,7 +246,7 @@ TEST_P(CheckpointLayouts, IsReadByAnyOther) {
   const Outcome saved = run(options_of(from), kind, batches,
                             {.end = kSaved, .save = folder.path(), .save_every = kSaved});
   const Outcome whole = run(options_of(from), kind, batches, {.end = 2 * kSaved});
-  const bool all = std::getenv("PENSTOCK_LONG_TESTS") != nullptr;
+  const bool all = testing_support::runs_whole_sweeps();
   for (std::size_t i = 1; i < (all ? kLayouts.size() : 3); ++i) {
     const Layout& to = kLayouts[(GetParam() + i * (all ? 1 : 5)) % kLayouts.size()];
     SCOPED_TRACE(str(name_of(from), " to ", name_of(to)));

@@ -42,6 +42,7 @@ set(program "{program}")
 set(busy "^Sweep/")
 set(alone "^Fresh$")
 set(long "Sweep/Layouts.*large;OnlyLong.*")
+set(whole "Sweep/Layouts;Unknown")
 set(parameters "{folder}/parameters.cmake")
 include("{root}/tests/suites.cmake")
 """
@@ -65,17 +66,20 @@ class SuitesTest(unittest.TestCase):
         (self.folder / "CTestTestfile.cmake").write_text('include("parameters.cmake")\n')
 
     def listed(self):
-        """By name: the filter, the cores, and whether it is long."""
+        """By name: the filter, the cores, and whether it is long, which its program is told."""
         command = ["ctest", "--test-dir", str(self.folder), "--show-only=json-v1"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True)
         found = {}
         for test in json.loads(shown.stdout)["tests"]:
             properties = {item["name"]: item["value"] for item in test["properties"]}
             filters = re.search("--gtest_filter=(.*)", "\n".join(test.get("command", ["none"])))
+            is_long = "long" in properties.get("LABELS", [])
+            told = "PENSTOCK_LONG_TESTS=1" in properties.get("ENVIRONMENT", [])
+            self.assertEqual(told, is_long, test["name"])
             found[test["name"]] = (
                 filters and filters[1],
                 properties.get("PROCESSORS", 1),
-                "long" in properties.get("LABELS", []),
+                is_long,
             )
         return found
 
@@ -86,6 +90,7 @@ class SuitesTest(unittest.TestCase):
         expected = {
             "some.Plain": ("Plain.*", 1, False),
             "some.Sweep/Layouts": ("Sweep/Layouts.*-Sweep/Layouts.Same/large", 2, False),
+            "some.Sweep/Layouts.whole": ("Sweep/Layouts.*-Sweep/Layouts.Same/large", 2, True),
             "some.Sweep/Layouts.Same/large": ("Sweep/Layouts.Same/large", 2, True),
             "some.OnlyLong.Alone": ("OnlyLong.Alone", 1, True),
             "some.Fresh.First": ("Fresh.First", 1, False),
@@ -95,7 +100,8 @@ class SuitesTest(unittest.TestCase):
         for suite, cases in CASES.items():
             for case in cases:
                 name = suite + case.split()[0]
-                self.assertEqual(sum(selected(f, name) for f, _, _ in tests.values()), 1, name)
+                times = 2 if suite == "Sweep/Layouts." and "large" not in name else 1
+                self.assertEqual(sum(selected(f, name) for f, _, _ in tests.values()), times, name)
 
     def test_a_program_that_is_not_built_fails(self):
         self.assertEqual(list(self.listed()), ["some_NOT_BUILT"])

@@ -1,6 +1,7 @@
 // Random small models x schedule x mesh x ZeRO x recomputation x precision, against a plain loop.
 //
-// PENSTOCK_MODELS=n says how many, PENSTOCK_SEED which.
+// PENSTOCK_MODELS=n says how many, PENSTOCK_SEED which.  The quick tier has 100, in some 8 s, and
+// the long one 300.
 #include "tests/train/random_models.h"
 
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/schedule/generators/generators.h"
+#include "tests/support/sweep.h"
 
 namespace penstock::train {
 namespace {
@@ -260,7 +262,8 @@ void expect_same(const Outcome& got, const Outcome& expected, double bound) {
 
 std::int32_t number_of_models() {
   const char* text = std::getenv("PENSTOCK_MODELS");
-  return text == nullptr ? 300 : std::atoi(text);
+  if (text != nullptr) return std::atoi(text);
+  return testing_support::runs_whole_sweeps() ? 300 : 100;
 }
 
 TEST(RandomModels, TrainAsInAPlainLoopOrAreRefusedByName) {

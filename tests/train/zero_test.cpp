@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
 
 #include "penstock/core/text.h"
+#include "tests/support/sweep.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/choosing.h"
 #include "tests/train/trained.h"
@@ -61,9 +61,9 @@ std::vector<Batch2> batches_of(const Kind& kind, const Layout& layout, int steps
   return batches;
 }
 
-// Of short types only ten, unless PENSTOCK_LONG_TESTS is set (make soak).
+// Of short types only ten in the quick tier.
 int steps_of(const Layout& layout) {
-  return layout.type == at::kFloat || std::getenv("PENSTOCK_LONG_TESTS") != nullptr ? 50 : 10;
+  return layout.type == at::kFloat || testing_support::runs_whole_sweeps() ? 50 : 10;
 }
 
 class ZeroStages : public testing::TestWithParam<Layout> {};
@@ -104,12 +104,15 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ZeroStages, testing::ValuesIn(layouts()), [](c
 class ZeroKinds : public testing::TestWithParam<const char*> {};
 
 // Tied parameters within a stage, over stages of a rank and over ranks; a parameter without a
-// gradient; buffers; several types; SGD, whose momentum starts as the first gradient.
+// gradient; buffers; several types; SGD, whose momentum starts as the first gradient.  SGD in one
+// layout is enough for the quick tier.
 TEST_P(ZeroKinds, HaveTheBitsOfWholeReplicas) {
   const Kind kind = kind_named(GetParam());
   for (const Layout& layout : {Layout{"gpipe", 1, 3}, Layout{"zbv", 2, 2}, Layout{"1f1b", 4, 2}}) {
     const auto batches = batches_of(kind, layout, 4);
-    for (const auto& optimizer : {adamw(), sgd()}) {
+    std::vector optimizers = {adamw()};
+    if (layout.pipe == 2 || testing_support::runs_whole_sweeps()) optimizers.push_back(sgd());
+    for (const auto& optimizer : optimizers) {
       const Trained whole = train(options_of(layout, ZeroStage::Off, optimizer), kind, batches);
       for (const ZeroStage stage : kStages) {
         SCOPED_TRACE(str(layout.schedule, ", stage ", static_cast<int>(stage)));
