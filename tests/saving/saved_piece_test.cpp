@@ -45,7 +45,7 @@ std::vector<StatePiece> weights_of(const Share& share) {
   const nn::BuiltLayer built = nn::build_layer({nn::layer("cut", make)}, 7, 0, {.share = share});
   std::vector<StatePiece> pieces;
   for (const nn::ModelParameter& each : nn::parameters_of(built, "cut")) {
-    pieces.push_back(train::weight_of(each.name, each.tensor, each.cut));
+    pieces.push_back(train::weight_of(each.name, each.tensor.sizes(), each.cut, each.tensor));
   }
   return pieces;
 }

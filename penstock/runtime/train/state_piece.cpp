@@ -9,8 +9,9 @@
 
 namespace penstock::train {
 
-StatePiece weight_of(std::string name, const at::Tensor& values, const partition::Cut& cut) {
-  const Sizes shape = partition::shape_of_whole(values.sizes().vec(), cut);
+StatePiece weight_of(std::string name, at::IntArrayRef sizes, const partition::Cut& cut,
+                     const at::Tensor& values) {
+  const Sizes shape = partition::shape_of_whole(sizes.vec(), cut);
   return {.name = std::move(name),
           .state = std::string(checkpoint::kWeight),
           .shape = shape,

@@ -33,8 +33,10 @@ struct StatePiece {
   bool has_first_element() const { return first == 0 && penstock::has_first_element(box); }
 };
 
-// The weight of a parameter of which this rank has `values`: all of it, or the part of a cut.
-StatePiece weight_of(std::string name, const at::Tensor& values, const partition::Cut& cut);
+// The weight of a parameter of these sizes, which is whole or the part of a cut.  `values` are
+// those of it that this rank has: the parameter itself may be away (ZeroStage::Parameters).
+StatePiece weight_of(std::string name, at::IntArrayRef sizes, const partition::Cut& cut,
+                     const at::Tensor& values);
 
 // Leaves one rank that saves each piece, of `replicas` that have the same pieces, or slices of the
 // same, in the same order; this one is number `here`.  What all have goes to the one that saves the

@@ -20,9 +20,9 @@ std::set<std::string> names_in(const stage::Stage& stage) {
 std::vector<StatePiece> pieces_of(const parameters::OwnedElements& kept, const partition::Cut& cut,
                                   TrainedModel& trainer) {
   if (kept.values.numel() == 0) return {};
-  StatePiece weight = weight_of(kept.parameter.name, kept.parameter.tensor, cut);
+  StatePiece weight =
+      weight_of(kept.parameter.name, kept.parameter.tensor.sizes(), cut, kept.values);
   weight.first = kept.first;
-  weight.values = kept.values.detach();
   weight.is_slice = kept.is_slice;
   if (!kept.part) return {weight};
   weight.values = trainer.updates().masters().tensors()[*kept.part].detach();
