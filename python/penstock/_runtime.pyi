@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'OwnedElements', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'RankParameters', 'SavedCheckpoint', 'ZeroInitParameters', 'StatePiece', 'Update', 'UpdateRequest', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.

@@ -93,7 +93,8 @@ class Streams(refused_calls.Errands):
         self.assertIn(result.code, (0, 2), result.text)
 
     def test_tokenizing(self) -> None:
-        self.prepare_tokenizer()
+        self.python = refused_calls.tokenizing_python()
+        self.make_tokenizer()
         if not self.python:
             self.skipTest("no Python with tokenizers; name one with PENSTOCK_TORCH_PYTHON")
         for before in (closing(0, 1, 2), closing(0), closing(2), closing(1)):
