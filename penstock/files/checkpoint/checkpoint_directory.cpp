@@ -28,16 +28,16 @@ constexpr std::string_view kSaving = ".saving";
 constexpr std::string_view kRemoving = ".removing";
 constexpr std::string_view kAbandoned = ".abandoned";
 constexpr std::string_view kLatest = "latest";  // A file of scripts that choose names.
-constexpr std::size_t kDigits = 8;
+constexpr std::size_t kDigitsOfStep = 8;
 
 // The step of a folder with a checkpoint's name; absent for other names.
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
-  const bool is_number = name.size() >= kDigits &&
+  const bool is_number = name.size() >= kDigitsOfStep &&
                          std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
   const auto step = is_number ? parse_integer(name) : std::nullopt;
-  if (!step || (name.size() > kDigits && name[0] == '0')) return std::nullopt;
+  if (!step || (name.size() > kDigitsOfStep && name[0] == '0')) return std::nullopt;
   return step;
 }
 
@@ -177,7 +177,7 @@ std::string objection_to_name(const std::string& name) {
 
 std::string name_of(std::int64_t step) {
   const std::string digits = std::to_string(step);
-  return str(kPrefix, std::string(kDigits - std::min(kDigits, digits.size()), '0'), digits);
+  return str(kPrefix, std::string(kDigitsOfStep - std::min(kDigitsOfStep, digits.size()), '0'), digits);
 }
 
 std::string folder_of(const std::string& directory, std::int64_t step) {
