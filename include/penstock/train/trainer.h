@@ -102,8 +102,8 @@ struct PartOfParameter {
 // optimizer's states.
 class TrainedModel {
  public:
-  const std::vector<nn::LayerSpec>& layers() const { return layers_; }
-  const Layout& layout() const { return layout_; }
+  const std::vector<nn::LayerSpec>& layers() const;
+  const Layout& layout() const;
   RankModel& rank_model() { return *rank_model_; }
   const RankModel& rank_model() const { return *rank_model_; }
   // The program of layout().schedule; it may change between steps.
@@ -155,21 +155,20 @@ class TrainedModel {
   ~TrainedModel();
   TrainedModel(TrainedModel&& other) noexcept;
 
+  const TrainerOptions& options() const;
+  comm::Communicator& communicator() const;
+  execute::Progress& progress() const;
+
   // Gradients that are to be applied.
   struct Computed {
     std::int64_t step = 0;
     bool overflows = false;  // A loss was not finite.
   };
 
-  struct Fixed;  // What parts of it point to, and so stays where it is when a Trainer moves.
+  struct Fixed;  // What its parts refer to: it stays where it is when a Trainer moves.
 
   TrainingCalls calls_;  // The first one has begun before layouts are compared.
   std::unique_ptr<Fixed> fixed_;
-  const TrainerOptions& options_;
-  const std::vector<nn::LayerSpec>& layers_;
-  comm::Communicator& communicator_;
-  execute::Progress& progress_;
-  Layout& layout_;
   std::unique_ptr<RankModel> rank_model_;
   std::unique_ptr<TrainingProgram> program_;
   std::unique_ptr<update::Update> update_;
@@ -262,12 +261,17 @@ class Trainer : public TrainedModel {
   double norm_again(const std::vector<double>& rates);
   void apply(StepReport& report, UpdatedBy optimizer);
 
+  // The programs that only go forward, each made when it runs first.
+  struct ForwardRuns {
+    std::unique_ptr<execute::Executor> evaluate;
+    std::unique_ptr<execute::Executor> infer;
+    std::int64_t since_step = 0;  // Runs since the last step: each draws other numbers.
+  };
+
   nn::Loss loss_;
   std::optional<StepWeights> weights_;
   stage::StateBefore before_step_;  // Buffers, as its first half found them.
-  std::unique_ptr<execute::Executor> evaluate_;
-  std::unique_ptr<execute::Executor> infer_;
-  std::int64_t evaluations_ = 0;  // Evaluations since the last step: each draws other numbers.
+  ForwardRuns forwards_;
   StepSignals words_;
 };
 

@@ -142,20 +142,20 @@ at::Tensor TrainedModel::get(const std::string& name, std::string_view state) {
     std::vector<StatePiece> mine = pieces_of(*this, name, state);
     std::erase_if(mine, [](const StatePiece& piece) { return !piece.is_saved_here; });
     const auto texts =
-        communicator_.exchange("what is got", mine.empty() ? "" : to_text(mine.front()));
+        communicator().exchange("what is got", mine.empty() ? "" : to_text(mine.front()));
     std::vector<Given> all;
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
       if (!texts[rank].empty()) all.push_back(parse(texts[rank], Rank(rank)));
     }
-    if (all.empty()) throw_unknown(*this, communicator_, name, state, "get()");
-    if (!all_ranks_) all_ranks_ = communicator_.make_group(communicator_.all_ranks());
+    if (all.empty()) throw_unknown(*this, communicator(), name, state, "get()");
+    if (!all_ranks_) all_ranks_ = communicator().make_group(communicator().all_ranks());
     const at::Tensor whole = at::empty(all.front().shape, all.front().type);
     for (const Given& each : all) {
       const bool is_in_place = each.region.box.empty();
       const at::Tensor part = is_in_place ? elements_in(whole, each.region)
                                           : at::empty({each.region.count}, whole.options());
-      if (each.rank == communicator_.rank()) part.copy_(mine.front().values.flatten());
-      communicator_.broadcast(bytes_of(part), *all_ranks_, each.rank.value)->wait();
+      if (each.rank == communicator().rank()) part.copy_(mine.front().values.flatten());
+      communicator().broadcast(bytes_of(part), *all_ranks_, each.rank.value)->wait();
       if (!is_in_place) put_elements(whole, each.region, part);
     }
     return whole;
@@ -169,7 +169,7 @@ void TrainedModel::set(const std::string& name, const at::Tensor& values, std::s
     given.add(Fact::GivenTensor, name,
               penstock::str(state, " ", c10::toString(values.scalar_type()), values.sizes(), " ",
                             stage::hash_of_values(values)));
-    agree_on(Occasion::Step, given, communicator_);
+    agree_on(Occasion::Step, given, communicator());
     take_changes();
     const bool is_weight = state == checkpoint::kWeight;
     if (!is_weight) make_states_of(name, rank_model_->replicated(), *optimizer_);
@@ -177,11 +177,11 @@ void TrainedModel::set(const std::string& name, const at::Tensor& values, std::s
     const std::string said =
         mine.empty() ? "" : objection_to(values, mine.front(), words_for(name, state));
     bool is_known = false;
-    for (const std::string& each : communicator_.exchange("what is set", said)) {
+    for (const std::string& each : communicator().exchange("what is set", said)) {
       is_known |= !each.empty();
       if (!each.empty() && each != kFits) throw Error(each);
     }
-    if (!is_known) throw_unknown(*this, communicator_, name, state, "set()");
+    if (!is_known) throw_unknown(*this, communicator(), name, state, "set()");
     for (const StatePiece& piece : mine) {
       const at::Tensor part = elements_in(values, piece.region());
       at::Tensor(piece.values).copy_(part.view(piece.values.sizes()));

@@ -144,17 +144,19 @@ void check_groups(const config::OptimizerConfig& optimizer, RankModel& here) {
 }  // namespace
 
 struct TrainedModel::Fixed {
-  Fixed(const TrainerOptions& given, std::vector<nn::LayerSpec> specs,
-        comm::Communicator& communicator)
+  Fixed(const TrainerOptions& given, std::vector<nn::LayerSpec> specs, comm::Communicator& ranks)
       : options(given),
         layers(std::move(specs)),
+        communicator(ranks),
+        progress(options.progress == nullptr ? own_progress : *options.progress),
         maker(std::make_unique<nn::LayerMaker>(layers, options.seed)),
-        layout(make_layout(options, layers, *maker, communicator,
-                           options.progress == nullptr ? progress : *options.progress)) {}
+        layout(make_layout(options, layers, *maker, communicator, progress)) {}
 
-  TrainerOptions options;
+  const TrainerOptions options;
   std::vector<nn::LayerSpec> layers;
-  execute::Progress progress;
+  comm::Communicator& communicator;
+  execute::Progress own_progress;
+  execute::Progress& progress;
   std::unique_ptr<nn::LayerMaker> maker;  // While the Trainer is made.
   Layout layout;
 };
@@ -162,45 +164,48 @@ struct TrainedModel::Fixed {
 TrainedModel::TrainedModel(const TrainerOptions& options, std::vector<nn::LayerSpec> layers,
                            comm::Communicator& communicator)
     : calls_(communicator),
-      fixed_(std::make_unique<Fixed>(options, std::move(layers), communicator)),
-      options_(fixed_->options),
-      layers_(fixed_->layers),
-      communicator_(communicator),
-      progress_(options.progress == nullptr ? fixed_->progress : *options.progress),
-      layout_(fixed_->layout) {
+      fixed_(std::make_unique<Fixed>(options, std::move(layers), communicator)) {
   const comm::Call call("Trainer()");
-  lower::Plan plan = lower_here(layout_, layout_.schedule, communicator_);
+  Layout& layout = fixed_->layout;
+  execute::Progress& progress = fixed_->progress;
+  lower::Plan plan = lower_here(layout, layout.schedule, communicator);
   {
-    const execute::WaitMark wait(progress_, "connecting to the other ranks");
-    communicator_.link(lower::peers(plan));
+    const execute::WaitMark wait(progress, "connecting to the other ranks");
+    communicator.link(lower::peers(plan));
   }
-  rank_model_ = std::make_unique<RankModel>(options_, layers_, layout_, *fixed_->maker,
-                                            communicator_, progress_);
-  if (layout_.partition.stages() == 1) {
+  rank_model_ = std::make_unique<RankModel>(fixed_->options, fixed_->layers, layout, *fixed_->maker,
+                                            communicator, progress);
+  if (layout.partition.stages() == 1) {
     for (const auto& [layer, elements] : fixed_->maker->trainable_elements()) {
       fixed_->layers[static_cast<std::size_t>(layer)].meta.parameters = elements;
     }
   }
   fixed_->maker.reset();
-  program_ = std::make_unique<TrainingProgram>(std::move(plan), layout_, *rank_model_,
-                                               options_.sums, communicator_, progress_);
-  const execute::WorkMark work(progress_, "making masters and optimizer states",
+  program_ = std::make_unique<TrainingProgram>(std::move(plan), layout, *rank_model_,
+                                               fixed_->options.sums, communicator, progress);
+  const execute::WorkMark work(progress, "making masters and optimizer states",
                                execute::Files::Used);
-  comm::or_fail(communicator_, [this] {
-    update_ = make_update(options_, rank_model_->replicated().parts());
+  comm::or_fail(communicator, [this] {
+    update_ = make_update(fixed_->options, rank_model_->replicated().parts());
     optimizer_ = std::make_unique<update::Optimizer>(
-        options_.optimizer, update_->masters().tensors(), update_->memory(),
+        fixed_->options.optimizer, update_->masters().tensors(), update_->memory(),
         names_of_parts(rank_model_->replicated()));
   });
-  check_groups(options_.optimizer, *rank_model_);
+  check_groups(fixed_->options.optimizer, *rank_model_);
 }
+
+const TrainerOptions& TrainedModel::options() const { return fixed_->options; }
+const std::vector<nn::LayerSpec>& TrainedModel::layers() const { return fixed_->layers; }
+comm::Communicator& TrainedModel::communicator() const { return fixed_->communicator; }
+execute::Progress& TrainedModel::progress() const { return fixed_->progress; }
+const Layout& TrainedModel::layout() const { return fixed_->layout; }
 
 TrainedModel::~TrainedModel() = default;
 
 TrainedModel::TrainedModel(TrainedModel&& other) noexcept = default;
 
 void TrainedModel::take_changes() {
-  comm::or_fail(communicator_, [this] { rank_model_->replicated().changes().find(); });
+  comm::or_fail(communicator(), [this] { rank_model_->replicated().changes().find(); });
   update_->take_changes();
 }
 

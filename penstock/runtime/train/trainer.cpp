@@ -85,12 +85,13 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
                  comm::Communicator& communicator)
     : TrainedModel(options, nn::with_loss(std::move(layers), loss), communicator) {
   const comm::Call call("Trainer()");
-  weights_.emplace(options_, layout_, *rank_model_, communicator_, progress_);
+  weights_.emplace(this->options(), layout(), *rank_model_, communicator, progress());
   before_step_ = stage::StateBefore(buffers_of(*rank_model_));
   if (loss.is_of_module() && rank_model_->is_last_stage()) {
     loss = nn::loss_of(last_layer(*rank_model_), loss);
   }
-  loss_ = options_.loss_scale.differentiable(options_.precision.loss(std::move(loss)));
+  loss_ =
+      this->options().loss_scale.differentiable(this->options().precision.loss(std::move(loss)));
 }
 
 Trainer& Trainer::operator=(Trainer&& other) noexcept {
@@ -113,13 +114,13 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
         .inputs = batch.inputs,
         .targets = batch.targets,
         .loss = loss_,
-        .gradient_divisor = options_.loss_scale.divisor(microbatches_of(batches, options_)),
-        .place = {.step = step, .microbatch = (replica * runs + run) * options_.microbatches},
+        .gradient_divisor = options().loss_scale.divisor(microbatches_of(batches, options())),
+        .place = {.step = step, .microbatch = (replica * runs + run) * options().microbatches},
         .accumulation =
             run + 1 == runs ? execute::Accumulation::Ends : execute::Accumulation::GoesOn};
     if (rank_model_->is_last_stage()) {
       const auto first = factors.begin() + inputs.place.microbatch;
-      inputs.loss_factors.assign(first, first + options_.microbatches);
+      inputs.loss_factors.assign(first, first + options().microbatches);
       for (double& factor : inputs.loss_factors) factor *= update_->scale().value();
     }
     const execute::StepResult result =
@@ -152,15 +153,15 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   value[kSave] = flags[2];
   all.erase(flags, all.end());
   if (rank_model_->is_last_stage()) {
-    value[kLoss] = options_.loss_scale.combine(all, weights);
-    value[kBadMicrobatches] = static_cast<double>(options_.loss_scale.bad(all, weights));
+    value[kLoss] = options().loss_scale.combine(all, weights);
+    value[kBadMicrobatches] = static_cast<double>(options().loss_scale.bad(all, weights));
   }
   {
-    const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
+    const execute::WaitMark wait(progress(), "sharing the loss and the gradient norm");
     rank_model_->sums().over_model(shared.tensor());
   }
   if (value[kCompare] > 0 || !shared.have_rates_alike()) {
-    agree_on_settings(own, *rank_model_, communicator_);
+    agree_on_settings(own, *rank_model_, communicator());
   }
   report.loss = value[kLoss];
   report.words = {.stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
@@ -180,19 +181,19 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
 
 StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGradients earlier,
                             Use use, const std::vector<double>& rates) {
-  check(batches, options_.microbatches, *rank_model_, communicator_);
-  comm::or_fail(communicator_, [&] {
+  check(batches, options().microbatches, *rank_model_, communicator());
+  comm::or_fail(communicator(), [&] {
     if (!computed_ || earlier == EarlierGradients::Added) return;
     throw Error(str("the gradients of step ", computed_->step, " were computed and not applied"),
                 {"call update() with their report, or zero_grad(), or add to them: "
                  "compute_gradients(..., EarlierGradients::Added)"});
   });
   StepReport report{.step = steps_taken_ + 1, .lr = rates.empty() ? 0.0 : rates.front()};
-  if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
-  progress_.step.store(report.step, std::memory_order_relaxed);
-  progress_.arrive("beginning a step");
+  if (options().precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
+  progress().step.store(report.step, std::memory_order_relaxed);
+  progress().arrive("beginning a step");
   parameters::RankParameters& replicated = rank_model_->replicated();
-  comm::or_fail(communicator_, [&] { replicated.changes().find(); });
+  comm::or_fail(communicator(), [&] { replicated.changes().find(); });
   const std::vector<at::Tensor> before =
       computed_ ? parameters::copies_of_gradients(replicated.parts()) : std::vector<at::Tensor>{};
   const bool overflowed = computed_ && computed_->overflows;
@@ -201,7 +202,7 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
   return or_undone([&] {
     const std::vector<double> weights = weights_->of(batches, report.step);
     const std::vector<double> factors =
-        comm::or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
+        comm::or_fail(communicator(), [&] { return options().loss_scale.factors(weights); });
     const std::vector<double> losses = run(batches, factors, report.step);
     const torch::NoGradGuard no_grad;
     rank_model_->sum_tied_gradients();
@@ -209,7 +210,7 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
     if (use == Use::Shown) update_->unscale_gradients();
     parameters::add_gradients(replicated.parts(), before);
     const OwnSettings own{.weights = replicated.changes().take_found(), .rates = rates};
-    report.grad_norm = combine(losses, weights, microbatches_of(batches, options_), own, report);
+    report.grad_norm = combine(losses, weights, microbatches_of(batches, options()), own, report);
     const bool overflows = overflowed || report.skipped;
     report.skipped = overflows || update_->skips(report.grad_norm);
     computed_ = {.step = report.step, .overflows = overflows};
@@ -226,8 +227,8 @@ void Trainer::undo_step() {
 StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets,
                                       EarlierGradients earlier) {
   return calls_.run("Trainer::compute_gradients()", steps_taken_, [&] {
-    return compute_gradients({cut(inputs, targets, options_.microbatches, *rank_model_,
-                                  communicator_, steps_taken_ + 1)},
+    return compute_gradients({cut(inputs, targets, options().microbatches, *rank_model_,
+                                  communicator(), steps_taken_ + 1)},
                              earlier);
   });
 }
@@ -240,7 +241,7 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches,
 
 StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets, UpdatedBy optimizer) {
   return calls_.run("Trainer::step()", steps_taken_, [&] {
-    return step({cut(inputs, targets, options_.microbatches, *rank_model_, communicator_,
+    return step({cut(inputs, targets, options().microbatches, *rank_model_, communicator(),
                      steps_taken_ + 1)},
                 optimizer);
   });
@@ -258,34 +259,36 @@ StepReport Trainer::step(const std::vector<Microbatches>& batches, UpdatedBy opt
 double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
   return calls_.run("Trainer::evaluate()", steps_taken_, [&] {
     return evaluate(
-        cut(inputs, targets, options_.microbatches, *rank_model_, communicator_, /*step=*/0));
+        cut(inputs, targets, options().microbatches, *rank_model_, communicator(), /*step=*/0));
   });
 }
 
 double Trainer::evaluate(const Microbatches& batch) {
   return calls_.run("Trainer::evaluate()", steps_taken_, [&] {
-    check({batch}, options_.microbatches, *rank_model_, communicator_);
-    if (!evaluate_) {
-      evaluate_ = rank_model_->forward_executor(lower_here(
-          layout_, lower::forward_program(layout_.schedule, options_.microbatches), communicator_));
+    check({batch}, options().microbatches, *rank_model_, communicator());
+    if (!forwards_.evaluate) {
+      forwards_.evaluate = rank_model_->forward_executor(
+          lower_here(layout(), lower::forward_program(layout().schedule, options().microbatches),
+                     communicator()));
     }
     const std::int64_t first =
-        std::int64_t{rank_model_->groups().other_samples.here} * options_.microbatches;
+        std::int64_t{rank_model_->groups().other_samples.here} * options().microbatches;
     const execute::StepResult result = rank_model_->run(
-        *evaluate_, "evaluate",
+        *forwards_.evaluate, "evaluate",
         {.inputs = batch.inputs,
          .targets = batch.targets,
          .loss = loss_,
-         .place = {.step = steps_taken_, .microbatch = first, .evaluation = ++evaluations_}});
+         .place = {
+             .step = steps_taken_, .microbatch = first, .evaluation = ++forwards_.since_step}});
     const at::Tensor loss = at::zeros({1}, at::kDouble);
     const std::vector<double> weights = weights_->of({batch}, /*step=*/0);
     if (rank_model_->is_last_stage()) {
       std::vector<double> losses(weights.size(), 0.0);
       put_losses(result, first, losses);
       const auto all = rank_model_->sums().over_copies(losses, "sharing the validation loss");
-      loss.fill_(options_.loss_scale.combine(all, weights));
+      loss.fill_(options().loss_scale.combine(all, weights));
     }
-    const execute::WaitMark wait(progress_, "sharing the validation loss");
+    const execute::WaitMark wait(progress(), "sharing the validation loss");
     rank_model_->sums().over_model(loss);
     return loss.item<double>();
   });
@@ -293,17 +296,17 @@ double Trainer::evaluate(const Microbatches& batch) {
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
   return calls_.run("Trainer::infer()", steps_taken_, [&]() -> nn::Values {
-    if (!infer_) {
-      const std::int32_t microbatches = lower::forward_microbatches_min(layout_.schedule);
-      infer_ = rank_model_->forward_executor(lower_here(
-          layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
+    if (!forwards_.infer) {
+      const std::int32_t microbatches = lower::forward_microbatches_min(layout().schedule);
+      forwards_.infer = rank_model_->forward_executor(lower_here(
+          layout(), lower::forward_program(layout().schedule, microbatches), communicator()));
     }
     execute::StepInputs step{.place = {.step = steps_taken_,
                                        .microbatch = rank_model_->groups().other_samples.here,
-                                       .evaluation = ++evaluations_}};
-    const auto copies = static_cast<std::size_t>(infer_->plan().microbatches);
+                                       .evaluation = ++forwards_.since_step}};
+    const auto copies = static_cast<std::size_t>(forwards_.infer->plan().microbatches);
     if (rank_model_->is_first_stage()) step.inputs.assign(copies, inputs);
-    std::vector<nn::Values> outputs = rank_model_->run(*infer_, "infer", step).outputs;
+    std::vector<nn::Values> outputs = rank_model_->run(*forwards_.infer, "infer", step).outputs;
     const auto mine = std::ranges::find_if_not(outputs, &nn::Values::empty);
     return mine == outputs.end() ? nn::Values() : std::move(*mine);
   });

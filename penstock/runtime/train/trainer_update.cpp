@@ -54,7 +54,7 @@ void Trainer::check_computed(const StepReport& report) const {
 
 // The norm of gradients as they are now, which the program may have changed.
 double Trainer::norm_again(const std::vector<double>& rates) {
-  comm::or_fail(communicator_, [this] { settle_gradients(*rank_model_); });
+  comm::or_fail(communicator(), [this] { settle_gradients(*rank_model_); });
   const std::vector<double> my_squares = rank_model_->squared_norms();
   const mesh::Groups& here = rank_model_->groups();
   // Tells whole gradients apart, which replicas must have alike.
@@ -68,19 +68,19 @@ double Trainer::norm_again(const std::vector<double>& rates) {
   const bool rates_differ = remove_numbers(all, here.same_parameters, number_of({.rates = rates}));
   differences = remove_numbers(all, here.same_parameters, number) || rates_differ ? 1 : 0;
   {
-    const execute::WaitMark wait(progress_, "sharing the gradient norm");
+    const execute::WaitMark wait(progress(), "sharing the gradient norm");
     rank_model_->sums().over_model(shared.tensor());
   }
   if (differences > 0 || !shared.have_rates_alike()) {
-    agree_on_settings({.rates = rates}, *rank_model_, communicator_);
-    agree_on_gradients(*rank_model_, communicator_);
+    agree_on_settings({.rates = rates}, *rank_model_, communicator());
+    agree_on_gradients(*rank_model_, communicator());
   }
   return update::gradient_norm(shared.squares()) / update_->gradients_scale();
 }
 
 void Trainer::update(StepReport& report, UpdatedBy optimizer) {
   calls_.run("Trainer::update()", steps_taken_, [&] {
-    comm::or_fail(communicator_, [&] { check_computed(report); });
+    comm::or_fail(communicator(), [&] { check_computed(report); });
     std::vector<double> rates = {report.lr};
     if (optimizer.own() != nullptr) {
       rates = rates_of_step(optimizer);
@@ -97,23 +97,24 @@ void Trainer::update(StepReport& report, UpdatedBy optimizer) {
 // the options' rate.
 std::vector<double> Trainer::rates_of_step(UpdatedBy optimizer) {
   if (optimizer.own() == nullptr) {
-    return comm::or_fail_at(communicator_, in_step(steps_taken_ + 1), [&] {
-      return std::vector<double>{rate_of_update(options_, steps_taken_ - update_->skipped_steps())};
+    return comm::or_fail_at(communicator(), in_step(steps_taken_ + 1), [&] {
+      return std::vector<double>{
+          rate_of_update(options(), steps_taken_ - update_->skipped_steps())};
     });
   }
-  comm::or_fail(communicator_, [&] {
-    check_has_own_rates(options_);
+  comm::or_fail(communicator(), [&] {
+    check_has_own_rates(options());
     give_masters(*optimizer.own(), *rank_model_, update_->masters());
   });
   if (own_ != optimizer.own()) {
-    agree_on(Occasion::Step, facts_of(*optimizer.own()), communicator_);
+    agree_on(Occasion::Step, facts_of(*optimizer.own()), communicator());
     own_ = optimizer.own();
   }
   return rates_of(*optimizer.own());
 }
 
 void Trainer::apply(StepReport& report, UpdatedBy optimizer) {
-  comm::or_fail(communicator_, [this] { rank_model_->replicated().changes().find(); });
+  comm::or_fail(communicator(), [this] { rank_model_->replicated().changes().find(); });
   if (computed_->overflows) {
     report.grad_norm = std::numeric_limits<double>::infinity();
     before_step_.put_back();  // Buffers have seen what made the loss overflow.
@@ -124,24 +125,24 @@ void Trainer::apply(StepReport& report, UpdatedBy optimizer) {
   if (report.skipped) steps_taken_ = report.step;
   {
     const execute::WorkMark work(
-        progress_, "updating parameters",
+        progress(), "updating parameters",
         update_->memory() == nullptr ? execute::Files::NotUsed : execute::Files::Used);
     const std::string where = str(" at loss ", shortest(report.loss));
     const auto step = [&](update::PartRun run) {
       calls_.set_half_updated(true);
       if (optimizer.own() != nullptr) {
-        comm::or_fail_at(communicator_, in_step(report.step), [&] { optimizer.own()->step(); });
+        comm::or_fail_at(communicator(), in_step(report.step), [&] { optimizer.own()->step(); });
       } else {
         optimizer_->step(report.lr, run.first, run.end);
       }
-      progress_.advance();
+      progress().advance();
     };
     report.skipped = !update_->apply(report.grad_norm, report.step, where, step);
   }
   if (!report.skipped) rank_model_->replicated().gather();
   rank_model_->replicated().changes().note();
   steps_taken_ = report.step;
-  evaluations_ = 0;
+  forwards_.since_step = 0;
   calls_.set_half_updated(false);
 }
 
