@@ -1,6 +1,8 @@
 #include "penstock/runtime/comm/connect.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tanh.h>
 #include <c10/util/Logging.h>
 
 #include <algorithm>
@@ -186,6 +188,10 @@ std::vector<std::string> Communicator::exchange(const std::string& name, const s
 
 void Communicator::barrier(const std::string& name) { exchange(name, "here"); }
 
+void set_up_vector_functions() {
+  static const at::Tensor kOnce = at::tanh(at::full({1}, 0.5));
+}
+
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline) {
   return connect(rendezvous, deadline, milliseconds(0));
 }
@@ -193,6 +199,7 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline,
                                       milliseconds first_word) {
   c10::initLogging();
+  set_up_vector_functions();
   const Store store = reach_store(rendezvous, deadline, first_word);
   say_or_hear_first_word(store, rendezvous, std::min(first_word, deadline));
   meet(store, rendezvous, deadline);
@@ -205,6 +212,7 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
 void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,
                milliseconds deadline, Transport transport) {
   c10::initLogging();
+  set_up_vector_functions();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
   std::condition_variable changed;

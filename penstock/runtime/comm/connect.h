@@ -19,4 +19,9 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous,
                                       std::chrono::milliseconds deadline,
                                       std::chrono::milliseconds first_word);
 
+// Sets up MKL's vector functions, tanh and others, in this thread alone.  Where two threads of a
+// process call their first one at the same time, one in some thousand has them less exact from then
+// on: tanh by 1e-4.  connect() and run_ranks() have done it before a rank computes.
+void set_up_vector_functions();
+
 }  // namespace penstock::comm

@@ -65,12 +65,12 @@ void check_sizes(const Writer& writer, const Sizes& sizes) {
 }  // namespace
 
 const std::vector<std::string_view>& deepspeed_names() {
-  static const std::vector<std::string_view> kNames = [] {
+  static const std::vector<std::string_view> kAll = [] {
     std::vector<std::string_view> names;
     for (const Writer& writer : kWriters) names.push_back(writer.name);
     return names;
   }();
-  return kNames;
+  return kAll;
 }
 
 SteppedSchedule make_stepped(std::string_view name, const Sizes& sizes) {
