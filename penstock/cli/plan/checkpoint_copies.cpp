@@ -111,9 +111,9 @@ int run_export(const CheckpointCommand& command) {
   std::string text =
       str("exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(),
           ", step ", from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes),
-          " in ", counted(made.files.size(), "file"), "\ntensors: ", types_in(made, options), "\n");
+          " in ", counted(std::ssize(made.files), "file"), "\ntensors: ", types_in(made, options), "\n");
   if (made.not_converted > 0) {
-    text += str("not converted: ", counted(made.not_converted, "tensor"),
+    text += str("not converted: ", counted(static_cast<std::int64_t>(made.not_converted), "tensor"),
                 " of other types than F32, F16 and BF16\n");
   }
   write_output(text, "");
