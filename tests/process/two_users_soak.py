@@ -9,10 +9,12 @@ both begin at one time, and what is in the folder has to be what commands make a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -45,9 +47,11 @@ class Command:
     needs_folder: bool = True
 
 
-def digest(path: Path) -> str:
+def digest(path: Path, folder: Path) -> str:
+    """Of the content, which may name the folder, and the directory of its run."""
     if path.name != "metrics.jsonl":
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        content = path.read_bytes().replace(folder.name.encode(), b"F")
+        return hashlib.sha256(re.sub(rb"runs/\d{5}", b"R", content)).hexdigest()
     lines = map(json.loads, path.read_text().splitlines())
     kept = [{k: v for k, v in line.items() if k not in OF_METRICS} for line in lines]
     return json.dumps(kept)
@@ -55,7 +59,7 @@ def digest(path: Path) -> str:
 
 def content(folder: Path) -> dict[str, str]:
     return {
-        str(path.relative_to(folder)): digest(path)
+        str(path.relative_to(folder)): digest(path, folder)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in OF_A_RUN
     }
@@ -115,9 +119,9 @@ class Pairs(support.ProcessTest):
         kept = [str(PENSTOCK), "checkpoint"]
         all_ = [
             Command("train", [*train, str(self.short), "--run", "F"]),
-            Command("train --save", [*train, str(self.short), "--save", "F"]),
-            Command("adapters", [*train, str(self.adapted), "--save", "F"]),
-            Command("merge", [*train, str(self.adapted), "--save", "F",
+            Command("train --save", [*train, str(self.short), "--save", "F", "--run", "R"]),
+            Command("adapters", [*train, str(self.adapted), "--save", "F", "--run", "R"]),
+            Command("merge", [*train, str(self.adapted), "--save", "F", "--run", "R",
                               "--set", "model.adapter.merge=true"]),
             Command("export", [*kept, "export", "source", "F"], needs_folder=False),
             Command("prune", [*kept, "prune", "F", "--keep-last", "1"]),
@@ -137,7 +141,7 @@ class Pairs(support.ProcessTest):
 
     def fresh(self, *commands: Command) -> Path:
         self.number = getattr(self, "number", 0) + 1
-        folder = self.folder / f"f{self.number}"
+        folder = self.folder / f"folder-{self.number:05}"
         if any(each.name == "prune" for each in commands):
             shutil.copytree(self.folder / "source/checkpoints", folder / "checkpoints")
         elif all(each.needs_folder for each in commands):
@@ -145,8 +149,11 @@ class Pairs(support.ProcessTest):
         return folder
 
     def begin(self, command: Command, folder: Path) -> support.Started:
-        words = [word.replace("F", folder.name, 1) if word in ("F", "F/c.bin") else word
-                 for word in command.words]  # fmt: skip
+        self.begun = getattr(self, "begun", 0) + 1
+        names = {
+            "F": folder.name, "F/c.bin": f"{folder.name}/c.bin", "R": f"runs/{self.begun:05}",
+        }  # fmt: skip
+        words = [names.get(word, word) for word in command.words]
         if command.name == "train" and (folder / "checkpoints").exists():
             words += ["--resume", "auto", "--checkpoint-every", "1", "--steps", "6"]
         return self.start(*words)
@@ -157,13 +164,18 @@ class Pairs(support.ProcessTest):
         return content(folder)
 
     def lock_of(self, folder: Path) -> bool:
+        """Whether somebody has the folder: an owner writes its name into the lock once it has it."""
         places = [
             folder / ".penstock-lock",
             folder / ".c.bin.penstock-lock",
             folder / "checkpoints/.penstock-lock",
             folder.with_name(f".{folder.name}.penstock-lock"),
         ]
-        return any(place.exists() for place in places)
+        for place in places:
+            with contextlib.suppress(FileNotFoundError):
+                if place.stat().st_size > 0:
+                    return True
+        return False
 
     # --- Two commands -----------------------------------------------------------------------------
 
@@ -179,18 +191,23 @@ class Pairs(support.ProcessTest):
             folder = self.fresh(first, second)
             owner = self.begin(first, folder)
             while owner.process.poll() is None and not self.lock_of(folder):
-                time.sleep(0.0005)
+                pass
             owner.process.send_signal(signal.SIGSTOP)
             if not self.lock_of(folder):  # It was faster.
                 owner.process.send_signal(signal.SIGCONT)
-                owner.wait()
+                if owner.wait().code != 0:  # Alone, too, it refuses what the other one needs.
+                    return ""
                 continue
             refused = self.begin(second, folder).wait()
             owner.process.send_signal(signal.SIGCONT)
             result = owner.wait()
-            if refused.code not in (2, 3):
+            # What makes a folder writes beside it: another one that makes it first has it.
+            has_lost = refused.code == 0 and result.code in (2, 3)
+            if has_lost and first.needs_folder:
+                return f"{second.name} takes the folder from {first.name}"
+            if not has_lost and refused.code not in (2, 3):
                 return f"{second.name} ends with {refused.code} beside {first.name}"
-            if result.code != 0:
+            if not has_lost and result.code != 0:
                 return f"{first.name}: {result.code}: {result.err[-400:]}"
             return self.mix(folder, first, second)
         return f"{first.name} was never seen at work"
