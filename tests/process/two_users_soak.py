@@ -164,7 +164,7 @@ class Pairs(support.ProcessTest):
         return content(folder)
 
     def lock_of(self, folder: Path) -> bool:
-        """Whether somebody has the folder: an owner writes its name into the lock once it has it."""
+        """Whether somebody has the folder: its owner writes its name into the lock."""
         places = [
             folder / ".penstock-lock",
             folder / ".c.bin.penstock-lock",
