@@ -2,51 +2,15 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/runtime/comm/ordered_sum.h"
 
 namespace penstock::comm {
 namespace {
-
-class Transfers : public Transfer {
- public:
-  void add(std::unique_ptr<Transfer> transfer) { transfers_.push_back(std::move(transfer)); }
-  void wait() override {
-    for (const auto& transfer : transfers_) transfer->wait();
-    transfers_.clear();
-  }
-  bool is_over() override {
-    return std::ranges::all_of(transfers_, [](const auto& each) { return each->is_over(); });
-  }
-
- private:
-  std::vector<std::unique_ptr<Transfer>> transfers_;
-};
-
-class Scattered : public Transfers {
- public:
-  // `of_ranks`: what each rank adds, in their order.
-  Scattered(std::vector<at::Tensor> of_ranks, at::Tensor sum)
-      : of_ranks_(std::move(of_ranks)), sum_(std::move(sum)) {}
-  void wait() override {
-    if (of_ranks_.empty()) return;
-    Transfers::wait();
-    const bool is_short = c10::isReducedFloatingType(sum_.scalar_type());
-    const at::Tensor sum = is_short ? at::empty_like(sum_, at::kFloat) : sum_;
-    sum.copy_(of_ranks_.front());
-    for (std::size_t i = 1; i < of_ranks_.size(); ++i) sum.add_(of_ranks_[i]);
-    if (is_short) sum_.copy_(sum);
-    of_ranks_.clear();
-  }
-
- private:
-  std::vector<at::Tensor> of_ranks_;
-  at::Tensor sum_;
-};
 
 class ScatteredAndGathered : public GroupSum {
  public:
@@ -98,7 +62,7 @@ std::unique_ptr<Transfer> ShardGroup::reduce_scatter(const at::Tensor& rows, con
   for (std::int32_t r = 0; r < size(); ++r) {
     of_ranks.push_back(r == place_ ? rows[r] : at::empty_like(rows[r]));
   }
-  auto scattered = std::make_unique<Scattered>(of_ranks, sum);
+  auto scattered = std::make_unique<OrderedSum>(of_ranks, sum);
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     if (ranks_[r] == communicator_.rank()) continue;
     scattered->add(communicator_.receive(of_ranks[r], ranks_[r], tag));

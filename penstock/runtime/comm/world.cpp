@@ -19,6 +19,7 @@
 #include "penstock/runtime/comm/call_words.h"
 #include "penstock/runtime/comm/calls.h"
 #include "penstock/runtime/comm/gloo/gloo.h"
+#include "penstock/runtime/comm/group_messages.h"
 #include "penstock/runtime/comm/host_copy.h"
 #include "penstock/runtime/comm/interruptible_store.h"
 #include "penstock/runtime/comm/links.h"
@@ -41,15 +42,13 @@ std::string place_of(c10d::PrefixStore& store) {
   return tcp == nullptr ? "" : str(" at ", tcp->getHost(), ":", tcp->getPort());
 }
 
-struct Ring {
+struct ConnectedGroup {
   std::vector<Rank> ranks;
-  Backend backend = {};  // None for a group of one.
-  Operation all_reduce;
-  Operation broadcast;
+  std::optional<GroupMessages> messages;  // None for a group of one.
 
   bool is_of_one() const { return ranks.size() == 1; }
-  bool is_connected() const { return is_of_one() || backend; }
-  // The connection's name on all of its ranks.
+  bool is_connected() const { return is_of_one() || messages; }
+  // Its name on all of its ranks.
   std::string name() const { return str("group/", join(ranks, "-")); }
 };
 
@@ -75,7 +74,7 @@ class World : public Communicator {
     rules_.deadline = rules_.connecting = deadline;
     rules_.call_words = [this] { return call_words(); };
     if (has_nccl() && device_.is_cuda()) identity_ = device_identity(device_);
-    gloo_.emplace(store_, rank_, listen_);
+    prepare_gloo();
     introduce();
     learn_acceptors();
     if (world_size_ > 1) watch_calls();
@@ -107,7 +106,7 @@ class World : public Communicator {
     if (std::exchange(has_left_, true)) return;
     std::set<Rank> waiting;
     for (const auto& [peer, link] : links_) waiting.insert(peer);
-    for (const Ring& ring : groups_) waiting.insert(ring.ranks.begin(), ring.ranks.end());
+    for (const auto& group : groups_) waiting.insert(group.ranks.begin(), group.ranks.end());
     waiting.erase(rank_);
     std::vector<std::string> acceptors;
     for (const Rank each : waiting) acceptors.push_back(acceptors_[each.index()]);
@@ -120,31 +119,16 @@ class World : public Communicator {
 
   void link(std::vector<Rank> peers) override {
     calls_.speak();
-    // Both ends of every pair take the pairs in one global order, so none waits in a circle.
-    std::sort(peers.begin(), peers.end(),
-              [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
-    std::vector<Rank> made;
-    for (const Rank peer : peers) {
-      if (peer == rank_ || links_.contains(peer)) continue;
-      links_[peer] = between_devices(peer, make_link(peer));
-      made.push_back(peer);
-    }
-    for (const Rank peer : made) put(str("linked/", rank_, "-", peer), "");
-    for (const Rank peer : made) await(str("linked/", peer, "-", rank_));
+    make_links(std::move(peers));
   }
 
   Group make_group(const std::vector<Rank>& ranks) override {
     if (ranks.size() > 1) calls_.speak();
-    const auto known = std::ranges::find(groups_, ranks, &Ring::ranks);
-    if (known == groups_.end()) {
-      const std::string members = str("ranks ", join(ranks, ", "));
-      groups_.push_back({.ranks = ranks,
-                         .all_reduce = {"all-reduce over", members},
-                         .broadcast = {"broadcast over", members}});
-    }
+    const auto known = std::ranges::find(groups_, ranks, &ConnectedGroup::ranks);
     const std::int64_t index = known - groups_.begin();
-    Ring& ring = groups_[static_cast<std::size_t>(index)];
-    if (!ring.is_connected()) connect(ring);
+    if (known == groups_.end()) groups_.emplace_back().ranks = ranks;
+    ConnectedGroup& group = groups_[static_cast<std::size_t>(index)];
+    if (!group.is_connected()) connect(group);
     return {static_cast<std::int32_t>(index)};
   }
 
@@ -166,32 +150,15 @@ class World : public Communicator {
   }
 
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
-    const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
-    if (ring.is_of_one()) return std::make_unique<Done>();
-    PENSTOCK_CHECK(ring.backend, ring.name());
-    calls_.speak();
-    c10d::AllreduceOptions options;
-    options.timeout = rules_.deadline;
-    return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
-      std::vector<at::Tensor> tensors = {host};
-      return start_gloo(ring.all_reduce, host, std::nullopt, rules_,
-                        [&] { return ring.backend->allreduce(tensors, options); });
+    return in_group(group, tensor, [&](GroupMessages& messages, const at::Tensor& host) {
+      return messages.all_reduce(host);
     });
   }
 
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
                                       std::int32_t root) override {
-    const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
-    if (ring.is_of_one()) return std::make_unique<Done>();
-    PENSTOCK_CHECK(ring.backend, ring.name());
-    calls_.speak();
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    options.timeout = rules_.deadline;
-    return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
-      std::vector<at::Tensor> tensors = {host.flatten().view(at::kByte)};  // Gloo lacks some types.
-      return start_gloo(ring.broadcast, host, std::nullopt, rules_,
-                        [&] { return ring.backend->broadcast(tensors, options); });
+    return in_group(group, tensor, [&](GroupMessages& messages, const at::Tensor& host) {
+      return messages.broadcast(host, root);
     });
   }
 
@@ -243,7 +210,7 @@ class World : public Communicator {
   // for what it still has under way until the others have dropped theirs.
   void drop_connections() {
     watch_.reset();
-    for (Ring& ring : groups_) ring.backend.reset();
+    for (ConnectedGroup& group : groups_) group.messages.reset();
     gloo_.reset();
     for (auto& [peer, link] : links_) link.reset();
     hub_.forget_admitted();
@@ -258,7 +225,7 @@ class World : public Communicator {
   std::vector<std::string> connections() const {
     std::vector<std::string> names;
     for (const auto& [peer, link] : links_) names.push_back(link_name(peer));
-    for (const Ring& ring : groups_) names.push_back(ring.name());
+    for (const ConnectedGroup& group : groups_) names.push_back(group.name());
     return names;
   }
 
@@ -273,12 +240,12 @@ class World : public Communicator {
       if (has(peer, link_name(peer))) peers.push_back(peer);
     }
     links_.clear();
-    gloo_.emplace(store_, rank_, listen_);
+    prepare_gloo();
     link(peers);
-    for (Ring& ring : groups_) {
-      const std::string name = ring.name();
-      if (std::ranges::all_of(ring.ranks, [&](Rank rank) { return has(rank, name); })) {
-        connect(ring);
+    for (ConnectedGroup& group : groups_) {
+      const std::string name = group.name();
+      if (std::ranges::all_of(group.ranks, [&](Rank rank) { return has(rank, name); })) {
+        connect(group);
       }
     }
   }
@@ -324,14 +291,56 @@ class World : public Communicator {
     return true;
   }
 
-  void connect(Ring& ring) {
-    if (ring.is_of_one()) return;
-    const auto self = std::ranges::find(ring.ranks, rank_);
-    PENSTOCK_CHECK(self != ring.ranks.end(), "rank ", rank_, " is not in its group");
-    ring.backend =
-        gloo_->connect(ring.name(), static_cast<int>(self - ring.ranks.begin()),
-                       static_cast<int>(ring.ranks.size()), ring.all_reduce.peers, rules_);
-    wait_until_connected(ring.name(), ring.ranks);
+  // Both ends of every pair take the pairs in one global order, so none waits in a circle.
+  void make_links(std::vector<Rank> peers) {
+    std::sort(peers.begin(), peers.end(),
+              [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
+    std::vector<Rank> made;
+    for (const Rank peer : peers) {
+      if (peer == rank_ || links_.contains(peer)) continue;
+      links_[peer] = between_devices(peer, make_link(peer));
+      made.push_back(peer);
+    }
+    for (const Rank peer : made) put(str("linked/", rank_, "-", peer), "");
+    for (const Rank peer : made) await(str("linked/", peer, "-", rank_));
+  }
+
+  void connect(ConnectedGroup& group) {
+    if (group.is_of_one()) return;
+    PENSTOCK_CHECK(std::ranges::count(group.ranks, rank_) == 1, "rank ", rank_,
+                   " is not in its group");
+    make_links(group.ranks);
+    std::vector<Link*> links;
+    for (const Rank rank : group.ranks) {
+      links.push_back(rank == rank_ ? nullptr : links_.at(rank).get());
+    }
+    group.messages.emplace(std::move(links), agree_on_number(group),
+                           str("ranks ", join(group.ranks, ", ")), rules_);
+  }
+
+  // A number that no other group of its ranks has.
+  std::int32_t agree_on_number(const ConnectedGroup& group) {
+    const auto key = [&](Rank rank) { return str(group.name(), "/number/", rank); };
+    put(key(rank_), str(next_number_));
+    for (const Rank rank : group.ranks) {
+      next_number_ = std::max(next_number_, static_cast<std::int32_t>(std::stoi(get(key(rank)))));
+    }
+    return next_number_++;
+  }
+
+  template <class Start>
+  std::unique_ptr<Transfer> in_group(Group group, const at::Tensor& tensor, const Start& start) {
+    ConnectedGroup& connected = groups_[static_cast<std::size_t>(group.index)];
+    if (connected.is_of_one()) return std::make_unique<Done>();
+    PENSTOCK_CHECK(connected.messages, connected.name());
+    calls_.speak();
+    rules_.interrupt.check();
+    return through_host(tensor, Bytes::Both,
+                        [&](const at::Tensor& host) { return start(*connected.messages, host); });
+  }
+
+  void prepare_gloo() {
+    if (transport_ == Transport::Gloo) gloo_.emplace(store_, rank_, listen_);
   }
 
   bool uses_shared_memory() const {
@@ -344,14 +353,6 @@ class World : public Communicator {
   // Waits until some rank has put the key.
   void await(const std::string& key) {
     in_store(key, [&] { store_->wait({key}, rules_.deadline); });
-  }
-
-  // Whoever is connected may end at once, and would take connections along that others still wait
-  // for; as in link().
-  void wait_until_connected(const std::string& name, const std::vector<Rank>& ranks) {
-    const auto key = [&](Rank rank) { return str(name, "/connected/", rank); };
-    put(key(rank_), "");
-    for (const Rank rank : ranks) await(key(rank));
   }
 
   // NCCL takes two ranks of one device for a mistake.
@@ -463,10 +464,11 @@ class World : public Communicator {
   c10::Device device_;
   std::string identity_;  // Identity of the device, if NCCL can reach it.
   std::string host_;
-  std::optional<GlooConnector> gloo_;  // Connects this age's groups.
+  std::optional<GlooConnector> gloo_;  // Makes this age's links, where it is asked for.
   tcp::Hub hub_;
   std::map<Rank, std::unique_ptr<Link>> links_;
-  std::deque<Ring> groups_;             // Stay where they are: transfers under way name theirs.
+  std::deque<ConnectedGroup> groups_;   // Stay where they are: transfers under way name theirs.
+  std::int32_t next_number_ = 0;        // Of the groups that are still to be made.
   std::vector<std::string> acceptors_;  // Their addresses, by rank.
   bool has_left_ = false;
   CallLog calls_;

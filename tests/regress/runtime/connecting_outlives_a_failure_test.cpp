@@ -26,7 +26,7 @@ class FailingStore : public c10d::PrefixStore {
 
   void set(const std::string& key, const std::vector<std::uint8_t>& value) override {
     c10d::PrefixStore::set(key, value);
-    if (key.find("group/") == std::string::npos) return;
+    if (key.find("link/") == std::string::npos) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // The first rank waits by then.
     throw std::runtime_error("the disk is full");
   }
@@ -43,11 +43,11 @@ TEST(ConnectingOutlivesAFailure, TheFailedRanksWordEndsIt) {
       ranks.emplace_back([&, rank] {
         c10::intrusive_ptr<c10d::Store> own = c10::make_intrusive<c10d::PrefixStore>("", store);
         if (rank > 0) own = c10::make_intrusive<FailingStore>("", store);
-        const auto world = make_world(own, Rank(rank), kRanks, "127.0.0.1", Transport::Tcp,
+        const auto world = make_world(own, Rank(rank), kRanks, "127.0.0.1", Transport::Gloo,
                                       kDeadline, c10::Device(c10::kCPU));
         try {
-          world->make_group(world->all_ranks());
-          ADD_FAILURE() << "rank " << rank << " has a group";
+          world->link(world->all_ranks());
+          ADD_FAILURE() << "rank " << rank << " has its links";
         } catch (const std::exception& error) {
           const std::string said = error.what();
           EXPECT_NE(said.find("the disk is full"), std::string::npos) << said;

@@ -1,0 +1,40 @@
+// What several transfers bring, and sums of it in the order of the ranks.
+//
+// shard_group.h and group_messages.h add with it, so that a sum has the same bits however it is cut
+// into messages, and whatever comes first.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+
+namespace penstock::comm {
+
+// Transfers that are waited for together.
+class Transfers : public Transfer {
+ public:
+  void add(std::unique_ptr<Transfer> transfer) { transfers_.push_back(std::move(transfer)); }
+  void wait() override;
+  bool is_over() override;
+
+ private:
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+};
+
+// Transfers that bring summands.
+class OrderedSum : public Transfers {
+ public:
+  // wait() leaves in `sum` what is in `summands` then, added one after the other, from the first
+  // one on.  The first one may be `sum` itself, the others not.  bf16 and fp16 are added in float,
+  // and the sum is rounded once.
+  OrderedSum(std::vector<at::Tensor> summands, at::Tensor sum);
+  void wait() override;
+
+ private:
+  std::vector<at::Tensor> summands_;
+  at::Tensor sum_;
+};
+
+}  // namespace penstock::comm
