@@ -108,10 +108,10 @@ int run_export(const CheckpointCommand& command) {
     write_output(json_of(made, from, options), "");
     return static_cast<int>(ExitCode::Ok);
   }
-  std::string text =
-      str("exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(),
-          ", step ", from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes),
-          " in ", counted(std::ssize(made.files), "file"), "\ntensors: ", types_in(made, options), "\n");
+  std::string text = str(
+      "exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(), ", step ",
+      from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes), " in ",
+      counted(std::ssize(made.files), "file"), "\ntensors: ", types_in(made, options), "\n");
   if (made.not_converted > 0) {
     text += str("not converted: ", counted(static_cast<std::int64_t>(made.not_converted), "tensor"),
                 " of other types than F32, F16 and BF16\n");

@@ -177,7 +177,8 @@ std::string objection_to_name(const std::string& name) {
 
 std::string name_of(std::int64_t step) {
   const std::string digits = std::to_string(step);
-  return str(kPrefix, std::string(kDigitsOfStep - std::min(kDigitsOfStep, digits.size()), '0'), digits);
+  return str(kPrefix, std::string(kDigitsOfStep - std::min(kDigitsOfStep, digits.size()), '0'),
+             digits);
 }
 
 std::string folder_of(const std::string& directory, std::int64_t step) {

@@ -58,7 +58,7 @@ class GroupMessages::Collective : public Transfer {
     try {
       wait();
     } catch (const CommError& error) {
-      group_.rules_.interrupt.check();  // That is another rank's failure.
+      group_.rules_.interrupt.check();  // Another rank's failure.
       throw CommError(str(operation_.describe({}, flat_.nbytes()), ": ", error.message()),
                       error.notes(), error.exit_code());
     }

@@ -31,8 +31,9 @@ class GroupMessages {
   GroupMessages(std::vector<Link*> links, std::int32_t number, const std::string& members,
                 const WaitRules& rules);
 
-  // As Communicator's, of contiguous tensors in host memory.  The ranks begin their transfers in
-  // one order.  Of a large tensor, the second half begins when it, or a later one, is waited for.
+  // Do what Communicator's do, with contiguous tensors in host memory.  The ranks begin their
+  // transfers in one order.  Of a large tensor, the second half begins when it, or a later one, is
+  // waited for.
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor);
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, std::int32_t root);
 

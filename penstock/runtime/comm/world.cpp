@@ -468,7 +468,7 @@ class World : public Communicator {
   tcp::Hub hub_;
   std::map<Rank, std::unique_ptr<Link>> links_;
   std::deque<ConnectedGroup> groups_;   // Stay where they are: transfers under way name theirs.
-  std::int32_t next_number_ = 0;        // Of the groups that are still to be made.
+  std::int32_t next_number_ = 0;        // The least one of groups to come.
   std::vector<std::string> acceptors_;  // Their addresses, by rank.
   bool has_left_ = false;
   CallLog calls_;

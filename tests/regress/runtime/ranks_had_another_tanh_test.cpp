@@ -1,6 +1,6 @@
-// Of ranks that are threads, one had a tanh that was off by 1e-4, and so another loss, in one process
-// in some thousand: two threads set up MKL's vector functions at once.  It was seen where a suite's
-// first training differed from all later ones by 5e-7.
+// Of ranks that are threads, one had a tanh that was off by 1e-4, and so another loss, in one
+// process of some thousand: two threads set up MKL's vector functions at once.  It was seen where a
+// suite's first training differed from all later ones by 5e-7.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/tanh.h>
