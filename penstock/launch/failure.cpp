@@ -93,6 +93,18 @@ std::optional<Failure> failure_of(const Observation& seen, std::size_t rank) {
   return failure;
 }
 
+// Ranks that have reported why they fail, and end after those that have lost them by it.
+void add_slow_causes(const Observation& seen, std::vector<Failure>& failures) {
+  const Failure first = *std::min_element(failures.begin(), failures.end());
+  if (first.tier != Tier::LostPeer) return;
+  for (std::size_t rank = 0; rank < seen.ranks.size(); ++rank) {
+    const RankRecord& record = seen.ranks[rank];
+    if (record.error && !record.ending && !record.takes_stop) {
+      failures.push_back({tier_of(record.error->exit_code), record.error_ms, rank});
+    }
+  }
+}
+
 std::vector<Failure> failures_of(const Observation& seen) {
   std::vector<Failure> failures;
   for (std::size_t rank = 0; rank < seen.ranks.size(); ++rank) {
@@ -103,6 +115,7 @@ std::vector<Failure> failures_of(const Observation& seen) {
     const RankRecord& record = seen.ranks[rank];
     if (is_gone(record)) failures.push_back({Tier::Gone, *record.gone_ms, rank});
   }
+  add_slow_causes(seen, failures);
   return failures;
 }
 

@@ -211,6 +211,16 @@ TEST_F(Failures, AProgramsLostPeerIsNoCause) {
             "rank 1 exited 3 without a report; last seen at step 12, instruction 1F3 [3]");
 }
 
+// An interpreter with much to tear down ends after its peers, who report its words as their own.
+TEST_F(Failures, AProgramThatEndsAfterItsPeersIsTheCauseOnceItHasReported) {
+  for (int r : {0, 1}) enter_message(rank(r), Hello{.takes_stop = false}, 10'000);
+  fails(1, 10'050, ExitCode::Failure, "ValueError: no");
+  EXPECT_EQ(failure(), "none");
+  fails(0, 10'100, ExitCode::PeerLost, "rank 1 failed: ValueError: no");
+  exits(0, 10'200, 1);
+  EXPECT_EQ(failure(), "rank 1 failed at step 12, instruction 1B3: ValueError: no [1]");
+}
+
 TEST_F(Failures, AProgramsCodesAreItsOwn) {
   enter_message(rank(1), Hello{.takes_stop = false}, 10'000);
   exits(1, 10'100, 75);

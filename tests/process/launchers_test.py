@@ -180,18 +180,17 @@ class Sockets(ProcessTest):
 
     def test_two_by_two_has_none_between_data_strangers(self) -> None:
         counts = self.connections(2, 2)
-        # A pipeline is 0-2 and 1-3: a link for activations and the pipeline's group.  A stage's
-        # replicas are 0-1 and 2-3: links for the pieces of gradients, and their group.  Each rank
-        # is a client of rank 0's store.
-        link, group, store = 1, 1, 1
+        # A pipeline is 0-2 and 1-3, and a stage's replicas are 0-1 and 2-3: messages and sums of
+        # two ranks share a connection.  Each rank is a client of rank 0's store.
+        link, store = 1, 1
         self.assertEqual(
             counts,
             both_ways(
                 {
-                    (0, 2): link + group + store,
-                    (1, 3): link + group,
-                    (0, 1): link + group + store,
-                    (2, 3): link + group,
+                    (0, 2): link + store,
+                    (1, 3): link,
+                    (0, 1): link + store,
+                    (2, 3): link,
                     (0, 3): store,
                 }
             )
@@ -200,18 +199,15 @@ class Sockets(ProcessTest):
 
     def test_shared_memory_has_none_for_messages(self) -> None:
         counts = self.connections(2, 1, "auto")
-        group, store = 1, 1
-        self.assertEqual(counts, both_ways({(0, 1): group + store}) | {(0, 0): 2 * store})
+        store = 1
+        self.assertEqual(counts, both_ways({(0, 1): store}) | {(0, 0): 2 * store})
 
-    def test_a_pipeline_of_four_has_neighbours_and_one_group(self) -> None:
+    def test_a_pipeline_of_four_has_one_between_every_two(self) -> None:
         counts = self.connections(4, 1)
-        neighbours = {(0, 1), (1, 2), (2, 3)}
-        expected = {}
-        for a in range(4):
-            for b in range(a + 1, 4):
-                expected[a, b] = 1 + ((a, b) in neighbours) + (a == 0)
-        expected[0, 3] += 1  # Samples are counted where inputs are, and weighed where losses are.
-        self.assertEqual(counts, both_ways(expected) | {(0, 0): 2})
+        link, store = 1, 1
+        pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
+        expected = {(a, b): link + store * (a == 0) for a, b in pairs}
+        self.assertEqual(counts, both_ways(expected) | {(0, 0): 2 * store})
 
 
 def both_ways(counts: dict[tuple[int, int], int]) -> dict[tuple[int, int], int]:

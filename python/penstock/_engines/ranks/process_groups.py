@@ -139,12 +139,13 @@ def _be_seen() -> None:
     def report(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
+        # First, since a traceback takes time: others that hear of the failure report that, too.
         try:
-            before(kind, error, traceback)
-        finally:
             if not issubclass(kind, KeyboardInterrupt):  # Ctrl-C is how it was asked to stop.
                 words = words_of(error).encode(errors="replace").decode()
                 runtime.report_failure(words, getattr(error, "exit_code", 1))
+        finally:
+            before(kind, error, traceback)
 
     report.reports = True  # type: ignore[attr-defined]
     sys.excepthook = report
