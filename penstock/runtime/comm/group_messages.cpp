@@ -118,10 +118,8 @@ std::unique_ptr<Transfer> GroupMessages::all_reduce(const at::Tensor& tensor) {
   at::Tensor flat = flat_of(tensor);
   const std::int32_t tag = next_tags();
   const at::Tensor mine = first_of(flat, here_);
-  std::vector<at::Tensor> summands(size());
-  for (at::Tensor& each : summands) each = at::empty_like(mine);
-  // The sum is built where this rank's part lies, unless it comes later.
-  summands[here_] = here_ == 0 ? mine : mine.clone();
+  std::vector<at::Tensor> summands(size(), mine);
+  for_others([&](std::size_t place) { summands[place] = at::empty_like(mine); });
   auto sum = std::make_unique<OrderedSum>(summands, mine);
   for_others([&](std::size_t place) { sum->add(links_[place]->receive(summands[place], tag)); });
   for_others([&](std::size_t place) { sum->add(links_[place]->send(first_of(flat, place), tag)); });

@@ -1,10 +1,11 @@
 #include "penstock/runtime/comm/ordered_sum.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/add.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace penstock::comm {
@@ -25,12 +26,29 @@ void OrderedSum::wait() {
   if (summands_.empty()) return;
   Transfers::wait();
   const at::NoGradGuard no_grad;
-  const bool is_short = c10::isReducedFloatingType(sum_.scalar_type());
-  const at::Tensor sum = is_short ? at::empty_like(sum_, at::kFloat) : sum_;
-  sum.copy_(summands_.front());
-  for (std::size_t i = 1; i < summands_.size(); ++i) sum.add_(summands_[i]);
-  if (is_short) sum_.copy_(sum);
+  if (c10::isReducedFloatingType(sum_.scalar_type())) {
+    const at::Tensor sum = summands_.front().to(at::kFloat);
+    for (std::size_t i = 1; i < summands_.size(); ++i) sum.add_(summands_[i]);
+    sum_.copy_(sum);
+  } else {
+    add_up();
+  }
   summands_.clear();
+}
+
+// Reads and writes each element once for each summand: none is copied before.
+void OrderedSum::add_up() {
+  const auto is_sum = [&](const at::Tensor& each) { return each.is_same(sum_); };
+  const auto own = std::ranges::find_if(summands_, is_sum) - summands_.begin();
+  const bool comes_later = own > 1 && own < std::ssize(summands_);
+  at::Tensor begun = comes_later ? summands_.front() : sum_;
+  if (summands_.size() == 1) begun.copy_(summands_.front());
+  for (std::int64_t i = 1; i < std::ssize(summands_); ++i) {
+    const at::Tensor& before = i == 1 ? summands_.front() : begun;
+    const at::Tensor& into = i < own && comes_later ? begun : sum_;
+    at::add_out(const_cast<at::Tensor&>(into), before, summands_[static_cast<std::size_t>(i)]);
+    begun = into;
+  }
 }
 
 }  // namespace penstock::comm

@@ -33,6 +33,8 @@ class OrderedSum : public Transfers {
   void wait() override;
 
  private:
+  void add_up();
+
   std::vector<at::Tensor> summands_;
   at::Tensor sum_;
 };
