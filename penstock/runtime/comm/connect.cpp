@@ -188,9 +188,7 @@ std::vector<std::string> Communicator::exchange(const std::string& name, const s
 
 void Communicator::barrier(const std::string& name) { exchange(name, "here"); }
 
-void set_up_vector_functions() {
-  static const at::Tensor kOnce = at::tanh(at::full({1}, 0.5));
-}
+void set_up_vector_functions() { static const at::Tensor kOnce = at::tanh(at::full({1}, 0.5)); }
 
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline) {
   return connect(rendezvous, deadline, milliseconds(0));
