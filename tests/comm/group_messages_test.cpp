@@ -143,5 +143,17 @@ TEST_P(Collectives, RefuseTensorsOfOtherSizes) {
   });
 }
 
+// The one goes whole, the other one in halves of as many bytes.
+TEST_P(Collectives, DoNotTakeAPartForAWhole) {
+  on_ranks(2, [&](Communicator& communicator) {
+    const Group group = communicator.make_group(communicator.all_ranks());
+    communicator.set_deadline(std::chrono::milliseconds(300));
+    const at::Tensor value = at::zeros({32'768 << communicator.rank().value});
+    failure_of([&] { communicator.all_reduce(value, group)->wait(); });
+    communicator.set_deadline(std::chrono::seconds(60));
+    communicator.barrier("waited");
+  });
+}
+
 }  // namespace
 }  // namespace penstock::comm

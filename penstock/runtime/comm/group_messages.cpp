@@ -15,6 +15,7 @@ namespace {
 
 // Up to this many bytes come to a rank when tensors go whole.
 constexpr std::size_t kBytesOfWhole = std::size_t{1} << 17;
+constexpr std::int32_t kTagsOfTransfer = 4;  // Whole, first half, second half; one is left.
 
 at::Tensor flat_of(const at::Tensor& tensor) { return tensor.detach().view(-1); }
 
@@ -24,13 +25,13 @@ at::Tensor flat_of(const at::Tensor& tensor) { return tensor.detach().view(-1); 
 class GroupMessages::Collective : public Transfer {
  public:
   // `first`: brings this rank's part, or the whole.
-  Collective(GroupMessages& group, const Operation& operation, at::Tensor flat, std::int32_t tag,
+  Collective(GroupMessages& group, const Operation& operation, at::Tensor flat, std::int32_t tags,
              std::unique_ptr<Transfers> first)
       : group_(group),
         open_(group.open_),
         operation_(operation),
         flat_(std::move(flat)),
-        tag_(tag),
+        tags_(tags),
         first_(std::move(first)) {
     open_->push_back(this);
   }
@@ -50,7 +51,7 @@ class GroupMessages::Collective : public Transfer {
     first_.reset();
     std::erase(*open_, this);
     second_ = group_.goes_whole(flat_) ? std::make_unique<Transfers>()
-                                       : group_.share_parts(flat_, tag_ + 1);
+                                       : group_.share_parts(flat_, tags_ + 2);
   }
 
   template <class Wait>
@@ -68,7 +69,7 @@ class GroupMessages::Collective : public Transfer {
   std::shared_ptr<std::vector<Collective*>> open_;
   const Operation& operation_;
   at::Tensor flat_;
-  std::int32_t tag_;
+  std::int32_t tags_;
   std::unique_ptr<Transfers> first_;
   std::unique_ptr<Transfer> second_;  // Once the first half is over.
 };
@@ -101,8 +102,12 @@ at::Tensor GroupMessages::first_of(const at::Tensor& flat, std::size_t place) co
 }
 
 std::int32_t GroupMessages::next_tags() {
-  begun_ = (begun_ + 1) % (kTagsOfGroup / 2);
-  return first_tag_ + 2 * begun_;
+  begun_ = (begun_ + 1) % (kTagsOfGroup / kTagsOfTransfer);
+  return first_tag_ + kTagsOfTransfer * begun_;
+}
+
+std::int32_t GroupMessages::tag_of_first(const at::Tensor& flat, std::int32_t tags) const {
+  return goes_whole(flat) ? tags : tags + 1;
 }
 
 std::unique_ptr<Transfer> GroupMessages::share_parts(const at::Tensor& flat, std::int32_t tag) {
@@ -116,19 +121,21 @@ std::unique_ptr<Transfer> GroupMessages::share_parts(const at::Tensor& flat, std
 
 std::unique_ptr<Transfer> GroupMessages::all_reduce(const at::Tensor& tensor) {
   at::Tensor flat = flat_of(tensor);
-  const std::int32_t tag = next_tags();
+  const std::int32_t tags = next_tags();
+  const std::int32_t tag = tag_of_first(flat, tags);
   const at::Tensor mine = first_of(flat, here_);
   std::vector<at::Tensor> summands(size(), mine);
   for_others([&](std::size_t place) { summands[place] = at::empty_like(mine); });
   auto sum = std::make_unique<OrderedSum>(summands, mine);
   for_others([&](std::size_t place) { sum->add(links_[place]->receive(summands[place], tag)); });
   for_others([&](std::size_t place) { sum->add(links_[place]->send(first_of(flat, place), tag)); });
-  return std::make_unique<Collective>(*this, all_reduce_, std::move(flat), tag, std::move(sum));
+  return std::make_unique<Collective>(*this, all_reduce_, std::move(flat), tags, std::move(sum));
 }
 
 std::unique_ptr<Transfer> GroupMessages::broadcast(const at::Tensor& tensor, std::int32_t root) {
   at::Tensor flat = flat_of(tensor);
-  const std::int32_t tag = next_tags();
+  const std::int32_t tags = next_tags();
+  const std::int32_t tag = tag_of_first(flat, tags);
   const auto from = static_cast<std::size_t>(root);
   auto given = std::make_unique<Transfers>();
   if (here_ == from) {
@@ -137,7 +144,7 @@ std::unique_ptr<Transfer> GroupMessages::broadcast(const at::Tensor& tensor, std
   } else {
     given->add(links_[from]->receive(first_of(flat, here_), tag));
   }
-  return std::make_unique<Collective>(*this, broadcast_, std::move(flat), tag, std::move(given));
+  return std::make_unique<Collective>(*this, broadcast_, std::move(flat), tags, std::move(given));
 }
 
 }  // namespace penstock::comm

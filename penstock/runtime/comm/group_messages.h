@@ -3,8 +3,8 @@
 // World has one for each group.  What is summed is added in the order of the group's ranks, so the
 // bits depend neither on the transport nor on what comes first.  Small tensors go whole from each
 // rank to all.  Of larger ones each rank has a part: it gets all summands of that, and sends the
-// sum to all, which takes 2 (n - 1) / n of the tensor's bytes out of each of n ranks. Thread
-// safety: as the communicator's.
+// sum to all.  Each of n ranks sends 2 (n - 1) / n of the tensor's bytes then.
+// Thread safety: as the communicator's.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -46,8 +46,10 @@ class GroupMessages {
   at::Tensor part(const at::Tensor& flat, std::size_t place) const;
   // What goes to or from that place in a transfer's first half.
   at::Tensor first_of(const at::Tensor& flat, std::size_t place) const;
-  // Two tags that no transfer under way has.
+  // The first of kTagsOfTransfer tags that no transfer under way has.
   std::int32_t next_tags();
+  // The tag of a transfer's first half.  What goes whole is not taken for another rank's part.
+  std::int32_t tag_of_first(const at::Tensor& flat, std::int32_t tags) const;
   // Sends the part at this place to all, and receives theirs.
   std::unique_ptr<Transfer> share_parts(const at::Tensor& flat, std::int32_t tag);
   // Does `action` with every other place of the group, the next one first.
@@ -59,7 +61,7 @@ class GroupMessages {
   std::vector<Link*> links_;
   std::size_t here_ = 0;
   std::int32_t first_tag_;
-  std::int32_t begun_ = 0;  // Transfers, modulo the number of pairs of tags.
+  std::int32_t begun_ = 0;  // Transfers, modulo how many have tags of their own.
   // Transfers whose first half is under way, in their order.  Shared with them: one may outlive
   // this.
   std::shared_ptr<std::vector<Collective*>> open_ = std::make_shared<std::vector<Collective*>>();
