@@ -46,6 +46,7 @@ class Comeback(comebacks.ComebackTest):
         whole = self.undisturbed(config)
         by_itself = self.generator.random() < 0.5
         times = self.generator.randint(1, 2)
+        self.resumes = 0
         run = self.start_train(config, "killed", *(self.faults(times) if by_itself else []))
         self.await_checkpoint(run)
         for kills in range(1, times + 1):
@@ -85,7 +86,10 @@ class Comeback(comebacks.ComebackTest):
     def await_the_next_step(self, run: support.Started, kills: int, began: float) -> None:
         run.await_text("starting the run again", kills)
         self.detected.append(time.monotonic() - began)
-        run.await_text("penstock: resumed after step", kills)
+        # A run that is killed before its first checkpoint is complete begins anew.
+        self.resumes += any(run.directory.glob("checkpoints/step-????????"))
+        if self.resumes:
+            run.await_text("penstock: resumed after step", self.resumes)
         lines = len(support.raw_lines(run.directory))
         while len(support.raw_lines(run.directory)) <= lines and run.process.poll() is None:
             time.sleep(0.005)
