@@ -48,7 +48,8 @@ class Comeback(comebacks.ComebackTest):
         times = self.generator.randint(1, 2)
         self.resumes = 0
         run = self.start_train(config, "killed", *(self.faults(times) if by_itself else []))
-        self.await_checkpoint(run)
+        if not by_itself:
+            self.await_checkpoint(run)
         for kills in range(1, times + 1):
             if by_itself:
                 run.await_text("penstock: injected: kill", kills)
