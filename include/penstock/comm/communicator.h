@@ -30,7 +30,7 @@ class Transfer {
   virtual bool is_over() { return false; }
 };
 
-// What carries the messages between two ranks.  Collectives are Gloo's.
+// What carries the messages between two ranks, and so the collectives, which are messages.
 enum class Transport : std::uint8_t {
   Auto,  // Shared memory between ranks of one host, else TCP.
   Gloo,

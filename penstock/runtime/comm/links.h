@@ -36,7 +36,7 @@ struct Operation {
   const char* verb = "";  // "receive from", "send to", "all-reduce over", ...
   std::string peers;      // "rank 3" or "ranks 0, 2".
 
-  // Collectives have no tag.
+  // Collectives are named without a tag.
   std::string describe(std::optional<std::int32_t> tag, std::uint64_t bytes) const;
 };
 

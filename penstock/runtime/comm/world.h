@@ -1,4 +1,4 @@
-// The Communicator: a store for texts, Gloo for collectives, and a link per peer for messages.
+// The Communicator: a store for texts, and a link per peer for messages and collectives.
 //
 // Made by connect() and run_ranks() only.  It chooses the transport of each link.
 #pragma once

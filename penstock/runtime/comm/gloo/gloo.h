@@ -1,7 +1,7 @@
-// Gloo: process groups for collectives, and links of two ranks each.
+// Gloo: links of two ranks each, where a run asks for them.
 //
-// World makes them, over any c10d store.  Each link and each group is a process group of its own,
-// so that sockets exist only between ranks that talk.
+// World makes them, over any c10d store.  Each is a process group of its own, so that sockets exist
+// only between ranks that talk.
 #pragma once
 #include <chrono>
 #include <memory>
