@@ -43,18 +43,24 @@ struct Fragile : torch::nn::Module {
   torch::nn::Linear fc;
 };
 
-// Trains until all ranks know that one of them is asked to stop.
+// printf(), and not a line later.
+void say(const char* format, auto... words) {
+  std::printf(format, words...);
+  std::fflush(stdout);
+}
+
+// Trains until all ranks know that one of them is asked to stop: they end after the same step.
 int train_until_asked(train::Trainer& trainer, comm::Communicator& ranks, const at::Tensor& x,
                       const at::Tensor& t) {
-  const bool asks_early = ranks.rank().value == 0;
+  const bool is_first = ranks.rank().value == 0;
   for (std::int64_t step = 1;; ++step) {
-    is_slow = step == 1 && !asks_early;
-    if (step > 1 || asks_early) trainer.words().stop = rank::stop_requested().has_value();
-    if (step == 1 && asks_early) {
-      std::printf("rank 0 has asked\n");
-      std::fflush(stdout);
-    }
-    if (!trainer.step(x, t).words.stop) continue;
+    const bool is_uneven = fault == "uneven" && step == 1;
+    is_slow = is_uneven && !is_first;
+    if (!is_slow) trainer.words().stop = rank::stop_requested().has_value();
+    if (is_uneven && is_first) say("rank 0 has asked\n");
+    const bool stops = trainer.step(x, t).words.stop;
+    if (is_first) say("step %ld\n", step);
+    if (!stops) continue;
     std::printf("rank %d ends in good order\n", ranks.rank().value);
     return static_cast<int>(rank::stop_requested().value_or(ExitCode::Preempted));
   }
@@ -73,9 +79,8 @@ int main(int, char** argv) {
       {.mesh = {.pipe = 2}, .microbatches = 2}, layers,
       [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); }, *ranks);
   const at::Tensor x = at::rand({4, 4}), t = at::rand({4, 4});
-  if (fault == "uneven") return train_until_asked(trainer, *ranks, x, t);
-  const std::int64_t steps = fault == "polite" ? 10'000 : 20;
-  for (std::int64_t step = 1; step <= steps; ++step) {
+  if (fault == "polite" || fault == "uneven") return train_until_asked(trainer, *ranks, x, t);
+  for (std::int64_t step = 1; step <= 20; ++step) {
     is_time = step == 15 && ranks->rank().value == 1;
     if (is_time && fault == "ponder") std::this_thread::sleep_for(std::chrono::seconds(3));
     try {
@@ -85,15 +90,7 @@ int main(int, char** argv) {
       std::this_thread::sleep_for(std::chrono::seconds(1));  // Its launcher hears of it meanwhile.
       if (is_time) ::raise(SIGKILL);
     }
-    if (ranks->rank().value == 0) {
-      std::printf("step %ld\n", step);
-      std::fflush(stdout);
-    }
-    if (fault != "polite") continue;
-    if (const auto code = rank::stop_requested()) {
-      std::printf("rank %d ends in good order\n", ranks->rank().value);
-      return static_cast<int>(*code);
-    }
+    if (ranks->rank().value == 0) say("step %ld\n", step);
   }
   return 0;
 }
