@@ -1,9 +1,10 @@
 """Trains a small model by DeepSpeed, or by penstock with another import line.
 
-Usage: trains.py PACKAGE KIND FOLDER [CHECKPOINT], by two ranks of torchrun.
+Usage: trains.py PACKAGE KIND FOLDER, by two ranks of torchrun.
+       trains.py PACKAGE KIND FOLDER CHECKPOINT [KIND FOLDER CHECKPOINT]...
 PACKAGE: deepspeed or penstock.  KIND: zero1, zero2, zero3, pipe0, pipe1 (a pipeline, ZeRO 0 or 1),
 pipe1bf16.  Without CHECKPOINT: three steps, a checkpoint in FOLDER, three more steps, whose losses
-are FOLDER/after0.json and after1.json.  With it: takes it up, does those three steps, and prints by
+are FOLDER/after0.json and after1.json.  With it: takes it up, does those three steps, and writes by
 how much the losses differ, relatively.
 """
 
@@ -99,26 +100,39 @@ def pipeline(package, kind):
     return engine, step
 
 
-def main(name, kind, folder, checkpoint=None):
+def started(package, kind):
+    torch.manual_seed(0)
+    return (pipeline if kind.startswith("pipe") else plain)(package, kind)
+
+
+def save(package, kind, folder):
+    engine, step = started(package, kind)
+    for number in range(BEFORE):
+        step(number)
+    engine.save_checkpoint(folder, client_state={"epoch": 7})
+    after = [step(number) for number in range(BEFORE, STEPS)]
+    (Path(folder) / f"after{dist.get_rank()}.json").write_text(json.dumps(after))
+
+
+def compare(package, kind, folder, checkpoint):
+    engine, step = started(package, kind)
+    _, state = engine.load_checkpoint(checkpoint)
+    assert (state["epoch"], engine.global_steps) == (7, BEFORE), (state, engine.global_steps)
+    found = [step(number) for number in range(BEFORE, STEPS)]
+    expected = json.loads((Path(folder) / f"after{dist.get_rank()}.json").read_text())
+    different = max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
+    (Path(checkpoint) / f"different{dist.get_rank()}").write_text(str(different))
+
+
+def main(name, *words):
     torch.set_num_threads(1)
     package = importlib.import_module(name)
     package.init_distributed("gloo")
-    torch.manual_seed(0)
-    engine, step = (pipeline if kind.startswith("pipe") else plain)(package, kind)
-    told = Path(folder) / f"after{dist.get_rank()}.json"
-    if checkpoint is None:
-        for number in range(BEFORE):
-            step(number)
-        engine.save_checkpoint(folder, client_state={"epoch": 7})
-        told.write_text(json.dumps([step(number) for number in range(BEFORE, STEPS)]))
+    if len(words) == 2:
+        save(package, *words)
     else:
-        _, state = engine.load_checkpoint(checkpoint)
-        assert (state["epoch"], engine.global_steps) == (7, BEFORE), (state, engine.global_steps)
-        found = [step(number) for number in range(BEFORE, STEPS)]
-        expected = json.loads(told.read_text())
-        different = max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
-        path = Path(checkpoint) / f"different{dist.get_rank()}"
-        path.write_text(str(different))
+        for first in range(0, len(words), 3):
+            compare(package, *words[first : first + 3])
     dist.barrier()
 
 

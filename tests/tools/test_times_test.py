@@ -56,6 +56,11 @@ class TestTimesTest(unittest.TestCase):
         self.assertIn("     7.0 s  runtime.Executor: All/Executor.Repeats/3\n", output)
         self.assertIn("     2.5 s  process.run: test_end (run_test.Run.test_end)\n", output)
 
+    def test_it_can_be_asked_twice(self):
+        self.times(7)
+        log = self.build / "Testing/Temporary/LastTest.log"
+        self.assertEqual(log.read_text(), LOG.format(seconds=7))
+
     @unittest.skipUnless(shutil.which("ctest"), "needs ctest")
     def test_a_slow_case_of_the_quick_tier_fails(self):
         self.assertEqual(self.times(7, "--strict").returncode, 0)  # What is long may take long.
