@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 
 #include "penstock/core/printable.h"
 #include "penstock/core/utf8.h"
@@ -20,17 +19,24 @@ std::string shortest_of(Float value) {
   return std::string(buffer, result.ptr);
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
+// The edit distance, or `most` + 1 where it is more: only places up to `most` apart are compared.
+std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t most) {
+  const std::size_t more = most + 1;
+  const auto [shorter, longer] = std::minmax({a.size(), b.size()});
+  if (longer - shorter > most) return more;
   std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t j = 0; j < row.size(); ++j) row[j] = std::min(j, more);
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
+    const std::size_t first = i > most ? i - most : 1, last = std::min(b.size(), i + most);
+    std::size_t diagonal = row[first - 1];
+    std::size_t least = row[first - 1] = first == 1 ? std::min(i, more) : more;
+    for (std::size_t j = first; j <= last; ++j) {
       const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
       diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution, more});
+      least = std::min(least, row[j]);
     }
+    if (least == more) return more;
   }
   return row[b.size()];
 }
@@ -118,14 +124,13 @@ std::optional<std::string> nearest(std::string_view word,
   std::size_t best_distance = 0;
   const std::string lower_word = lower_case(word);
   for (const std::string& candidate : candidates) {
-    const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
-    const std::size_t limit = std::max<std::size_t>(1, longer / 3);
-    if (longer - shorter > limit) continue;  // The distance is no less.
-    const std::size_t distance = edit_distance(lower_word, lower_case(candidate));
-    if (distance <= limit && (!best || distance < best_distance)) {
-      best = candidate;
-      best_distance = distance;
-    }
+    if (best && best_distance == 0) break;
+    std::size_t limit = std::max<std::size_t>(1, std::max(word.size(), candidate.size()) / 3);
+    if (best) limit = std::min(limit, best_distance - 1);
+    const std::size_t distance = edit_distance(lower_word, lower_case(candidate), limit);
+    if (distance > limit) continue;
+    best = candidate;
+    best_distance = distance;
   }
   return best;
 }
