@@ -90,7 +90,8 @@ at::Tensor mean_token_loss(const at::Tensor& logits, const at::Tensor& targets) 
   at::Tensor loss;
   {
     const torch::NoGradGuard no_grad;
-    rows = {.logits = logits.detach().flatten(0, -2),
+    // No view of the logits: it would hold them, and their gradient would need memory of its own.
+    rows = {.logits = logits.flatten(0, -2).variable_data(),
             .targets = targets.flatten().clamp_min(0).unsqueeze(1),
             .counts = targets.flatten() != kIgnoredTarget};
     rows.counted = rows.counts.sum(at::kFloat);
