@@ -57,6 +57,9 @@ TEST(StageMemory, TheGradientsOfLaterLayersAreThereWhileAnEarlierOneRuns) {
   EXPECT_EQ(pass.peak, 50);
   StageLayers steep = two_layers(false);
   steep.layers[0].backward_peak.first = 200;
+  // The boundary goes with the layer that is the last to need it.
+  EXPECT_EQ(StageMemory(steep).backward({.is_first = true}).peak, -100 - 10 + 10 + 20 + 200);
+  steep.layers[0].keeps_output = true;
   EXPECT_EQ(StageMemory(steep).backward({.is_first = true}).peak, -100 + 10 + 20 + 200);
 }
 

@@ -7,9 +7,14 @@
 #include <cmath>
 
 #include "penstock/partition/ownership.h"
+#include "tests/support/foreign_device.h"
 
 namespace penstock::parameters {
 namespace {
+
+std::vector<double> subtree_squares(const at::Tensor& values, std::int64_t first) {
+  return parameters::subtree_squares({{values, first}}).front();
+}
 
 double total_of_cuts(const at::Tensor& values, const std::vector<Cut>& cuts) {
   std::vector<double> subtrees;
@@ -55,6 +60,19 @@ TEST(SquaredNorms, AreTorchsForEveryType) {
 TEST(SquaredNorms, GoByElementsAndNotByMemory) {
   const at::Tensor values = at::randn({70, 50});
   EXPECT_EQ(subtree_squares(values.t(), 0), subtree_squares(values.t().contiguous(), 0));
+}
+
+// More elements than a device squares at once, in cuts that have their ends anywhere.
+TEST(SquaredNorms, OfADeviceComeByOneCopyInAnOrderThatNoCutChanges) {
+  const std::int64_t elements = (std::int64_t{1} << 24) + 64 * 5 + 3;
+  const at::Tensor values = at::randn({elements});
+  const at::Tensor there = values.to(c10::Device(testing_support::kForeign, 0));
+  const testing_support::DeviceCounts before = testing_support::device_counts();
+  const double whole = total_of_cuts(there, {{0, elements}});
+  EXPECT_EQ((testing_support::device_counts() - before).copies_out, 1);
+  EXPECT_NEAR(whole / total_of_cuts(values, {{0, elements}}), 1.0, 1e-14);
+  const std::int64_t a = 64 * 3, b = 64 * 100'001;
+  EXPECT_EQ(total_of_cuts(there, {{0, a}, {a, b - a}, {b, elements - b}}), whole);
 }
 
 }  // namespace

@@ -18,17 +18,21 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "penstock/core/check.h"
 
 namespace penstock::testing_support {
 namespace {
+
+std::function<bool()> is_over;
 
 // Memory of one storage: open while somebody copies.
 class Region {
@@ -104,9 +108,24 @@ ForeignAllocator& allocator() {
   return only;
 }
 
+// Its one stream is done with everything at once, unless a test says that events are late.
 struct ForeignGuard final : c10::impl::NoOpDeviceGuardImpl<kForeign> {
   c10::Device getDevice() const override { return c10::Device(kForeign, 0); }
   c10::Device exchangeDevice(c10::Device) const override { return c10::Device(kForeign, 0); }
+  c10::Stream getStream(c10::Device) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, c10::Device(kForeign, 0));
+  }
+  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
+    *event = this_event();
+  }
+  bool queryEvent(void*) const override { return is_over ? is_over() : true; }
+  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
+
+ private:
+  static void* this_event() {
+    static int any = 0;
+    return &any;
+  }
 };
 
 // The tensor's bytes as a tensor of the host's, for as long as it lives.
@@ -132,6 +151,23 @@ class Opened {
   at::Tensor host_;
 };
 
+thread_local DeviceCounts counts;
+// In a kernel, whose copies are those of the stand-in.
+thread_local bool is_in_kernel = false;
+
+void count_copy(const at::Tensor& from, const at::Tensor& to) {
+  if (is_in_kernel) return;
+  if (from.is_cpu() == to.is_cpu()) {
+    ++counts.kernels;
+  } else if (to.is_cpu()) {
+    ++counts.copies_out;
+    counts.bytes_out += static_cast<std::int64_t>(to.nbytes());
+  } else {
+    ++counts.copies_in;
+    counts.bytes_in += static_cast<std::int64_t>(to.nbytes());
+  }
+}
+
 // Its kernels are the CPU's, and so is its generator's kind.
 struct ForeignHooks final : at::HPUHooksInterface {
   explicit ForeignHooks(at::HPUHooksArgs) {}
@@ -144,6 +180,12 @@ struct ForeignHooks final : at::HPUHooksInterface {
 using at::HPUHooksRegistry;
 using at::RegistererHPUHooksRegistry;
 C10_REGISTER_CLASS(HPUHooksRegistry, HPUHooks, ForeignHooks)
+
+// A kernel of the device, for its own life; one within another is none.
+struct InKernel {
+  const bool is_outermost = !std::exchange(is_in_kernel, true);
+  ~InKernel() { is_in_kernel = !is_outermost; }
+};
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::HPU);
 
@@ -162,6 +204,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool) {
+  count_copy(self, destination);
   const Opened from(self), to(destination);
   to.host().copy_(from.host());
   return destination;
@@ -178,6 +221,10 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage storage, std::int64_t offs
 }
 
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const InKernel kernel;
+  if (kernel.is_outermost) {
+    ++(op.operator_name().name == "aten::_local_scalar_dense" ? counts.scalars : counts.kernels);
+  }
   at::native::cpu_fallback(op, stack);
 }
 
@@ -201,6 +248,10 @@ TORCH_LIBRARY_IMPL(aten, HPU, library) {
 }
 
 }  // namespace
+
+void set_late_events(std::function<bool()> query) { is_over = std::move(query); }
+
+const DeviceCounts& device_counts() { return counts; }
 
 c10::Device device_under_test() {
   const char* asked = std::getenv("PENSTOCK_TEST_DEVICE");

@@ -11,7 +11,8 @@ namespace penstock::nn {
 // Mean cross-entropy in nats of logits [microbatch, sequence, vocabulary] against next tokens
 // [microbatch, sequence], over the targets that are not kIgnoredTarget; NaN where none counts, with
 // gradients of 0.  Where nothing else holds the logits, their gradient takes their memory.
-// Throws: Error for a target beyond the vocabulary, and for shapes that do not fit.
+// Throws: Error for a target beyond the vocabulary, and for shapes that do not fit.  On a device, a
+// Trainer throws the first at the end of the run, so that no microbatch waits for it.
 at::Tensor mean_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 
 }  // namespace penstock::nn

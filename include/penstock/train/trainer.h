@@ -253,7 +253,7 @@ class Trainer : public TrainedModel {
   }
   void undo_step();
   std::vector<double> run(const std::vector<Microbatches>& batches,
-                          const std::vector<double>& factors, std::int64_t step);
+                          const std::vector<double>& weights, std::int64_t step);
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,
                  std::int64_t microbatches, const OwnSettings& own, StepReport& report);
   std::vector<double> rates_of_step(UpdatedBy optimizer);

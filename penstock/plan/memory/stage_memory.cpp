@@ -206,8 +206,16 @@ struct Backward {
     if (is_inner && !keeps_gradient) level.drop(stage.layers[i + 1].input_gradient);
   }
 
-  void drop_boundary(const SegmentRange& segment, std::size_t i) {
-    if (i + 1 < segment.end && keeps_boundary(stage, i)) level.drop(stage.layers[i].output);
+  // The boundaries that layer i is the last to need: the one behind it, if it keeps its output;
+  // the one before it, if that layer does not.  `needs_input` says which layers need theirs longer.
+  template <class NeedsInput>
+  void drop_boundaries(const SegmentRange& segment, std::size_t i, const NeedsInput& needs_input) {
+    const auto drop = [&](std::size_t behind) {
+      if (!needs_input(behind + 1)) level.drop(stage.layers[behind].output);
+    };
+    if (i + 1 < segment.end && stage.layers[i].keeps_output) drop(i);
+    if (i == segment.first || stage.layers[i - 1].keeps_output) return;
+    if (stage.layers[i].keeps_input) drop(i - 1);
   }
 
   // A segment's own output, and, behind one that is computed again, its input.
@@ -248,7 +256,7 @@ Pass StageMemory::backward(Turn turn) const {
     for (std::size_t i = segment.end; i-- > segment.first;) {
       pass.level.touch(pass.peak_of(i, stage_.layers[i].backward_peak));
       pass.level.drop(stage_.layers[i].kept);
-      pass.drop_boundary(segment, i);
+      pass.drop_boundaries(segment, i, [](std::size_t) { return false; });
       pass.hand_on(i, /*keeps_gradient=*/false);
       pass.finish_gradients(i);
     }
@@ -267,9 +275,8 @@ Pass StageMemory::backward_input() const {
       const LayerMemory& layer = stage_.layers[i];
       pass.level.touch(layer.input_peak);
       pass.level.drop(layer.kept - layer.half_kept);
-      if (i + 1 < segment.end && !stage_.layers[i + 1].half_keeps_input) {
-        pass.drop_boundary(segment, i);
-      }
+      pass.drop_boundaries(
+          segment, i, [&](std::size_t reader) { return stage_.layers[reader].half_keeps_input; });
       pass.hand_on(i, layer.half_keeps_gradient);
     }
     pass.drop_ends_of_input_half(s);

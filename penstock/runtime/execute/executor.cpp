@@ -12,6 +12,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/exception_text.h"
+#include "penstock/runtime/execute/device_events.h"
 #include "penstock/runtime/execute/handed_values.h"
 #include "penstock/runtime/execute/stand_ins.h"
 
@@ -46,6 +47,16 @@ bool share_storage(const at::Tensor& a, const nn::Values& values) {
 double loss_factor(const Instruction& instruction, const StepInputs& step) {
   if (step.loss_factors.empty()) return 1.0;
   return step.loss_factors[instruction.action.microbatch->index()];
+}
+
+bool computes(Kind kind) {
+  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::BackwardInput ||
+         kind == Kind::BackwardWeight;
+}
+
+const nn::Loss& loss_of(Microbatch microbatch, const StepInputs& step) {
+  static const nn::Loss nothing = nn::loss_of_nothing;
+  return !step.of_nothing.empty() && step.of_nothing[microbatch.index()] ? nothing : step.loss;
 }
 
 bool is_final(const StepInputs& step) { return step.accumulation == Accumulation::Ends; }
@@ -130,8 +141,8 @@ struct Executor::Impl {
     const bool keep_graph = plan.purpose == Purpose::Train;
     if (instruction.to == Route::Batch && step.loss) {
       result.losses[microbatch.index()] = stage.forward_loss(
-          microbatch, inputs, nn::on_device(step.targets[microbatch.index()], device), step.loss,
-          keep_graph);
+          microbatch, inputs, nn::on_device(step.targets[microbatch.index()], device),
+          loss_of(microbatch, step), keep_graph);
       return;
     }
     nn::Values results = stage.forward(microbatch, inputs, keep_graph);
@@ -185,6 +196,7 @@ struct Executor::Impl {
       const at::NoGradGuard no_grad;  // Set again, as in run(): this may be another thread.
       return perform(each, step);
     });
+    if (computes(instruction.kind)) device_events.mark(step.place.step);
     if (event == nullptr) return;
     if (ran.ready_ns > 0) event->ready_ns = ran.ready_ns;
     event->bytes = ran.bytes;
@@ -259,6 +271,7 @@ struct Executor::Impl {
   c10::Device device;
   std::int64_t age;  // Age of the communicator in which the next was made.
   std::optional<HandedValues> values;
+  DeviceEvents device_events{device};
   std::mutex taking;
   StandIns stand_ins;
   StepResult result;
@@ -324,6 +337,11 @@ StepResult Executor::run(const StepInputs& inputs) {
   }
   recording_ = false;
   return std::move(impl_->result);
+}
+
+void Executor::await_device() {
+  const WorkMark work(impl_->progress, "waiting for the device");
+  impl_->device_events.await(impl_->progress, impl_->communicator);
 }
 
 void Executor::fail(std::int32_t index, std::int64_t step) {

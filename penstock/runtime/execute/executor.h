@@ -35,6 +35,9 @@ struct StepInputs {
   // Factors of the losses in the backward pass, by microbatch, on the rank of the last stage.
   // Everything that is called there sees the multiplied loss.  Empty: 1 each.
   std::vector<double> loss_factors;
+  // Whether a microbatch has nothing that its loss is a mean of: its loss is 0 then, and not
+  // called. Empty: each has something.
+  std::vector<bool> of_nothing;
   // What the run that ends an accumulation divides gradients by, where they are summed.
   double gradient_divisor = 1.0;
   // What the layers' random numbers depend on: the place of the first microbatch.  They are counted
@@ -86,6 +89,11 @@ class Executor {
   // Throws: Error (CommError, ...) that names the instruction; the run is over then, on all ranks
   // of the communicator, whose waits end with the same words, and so does every later run.
   StepResult run(const StepInputs& inputs);
+
+  // Waits until the device has done what the runs of the last step have given it: progress,
+  // instruction by instruction.
+  // Throws: CommError, when the ranks are interrupted.
+  void await_device();
 
   // Calls `instead` from now on at actions of this op, or at overlapped pairs, which then are not
   // an F and a B any more.

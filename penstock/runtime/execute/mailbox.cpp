@@ -45,20 +45,19 @@ at::Tensor part_of(const at::Tensor& message, std::int64_t offset, const nn::Ten
   return message.narrow(0, offset, form.bytes()).view(form.dtype).view(form.sizes).variable_data();
 }
 
-at::Tensor packed(const nn::Values& values, const nn::Form& form, const Packing& packing) {
-  const at::Tensor message = at::empty({packing.bytes}, at::kByte);
-  auto* bytes = message.data_ptr<std::uint8_t>();
-  for (std::size_t p = 0; p < packing.parts.size(); ++p) {
-    const auto [place, offset] = packing.parts[p];
-    if (values[place].defined()) {
-      part_of(message, offset, form[place]).copy_(values[place]);
-    } else {
-      std::fill_n(bytes + offset, form[place].bytes(), std::uint8_t{0});
-    }
-    if (packing.flags < packing.bytes) {
-      bytes[packing.flags + static_cast<std::int64_t>(p)] = values[place].defined() ? 1 : 0;
-    }
+// The message, in host memory: packed where the values are, and copied at once.
+at::Tensor packed(const nn::Values& values, const nn::Form& form, const Packing& packing,
+                  c10::Device device) {
+  const at::Tensor there =
+      at::empty({packing.bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  for (const auto& [place, offset] : packing.parts) {
+    const at::Tensor part = part_of(there, offset, form[place]);
+    values[place].defined() ? part.copy_(values[place]) : part.zero_();
   }
+  at::Tensor message = there.cpu();
+  auto* flag = message.data_ptr<std::uint8_t>() + packing.flags;
+  if (packing.flags == packing.bytes) return message;
+  for (const Packing::Part& part : packing.parts) *flag++ = values[part.place].defined() ? 1 : 0;
   return message;
 }
 
@@ -212,8 +211,8 @@ std::int64_t Mailbox::send(const Instruction& instruction, const nn::Values& giv
     }
     transfer = communicator_.send(only.contiguous(), instruction.peer, instruction.tag);
   } else {
-    transfer =
-        communicator_.send(packed(values, like->form, packing), instruction.peer, instruction.tag);
+    transfer = communicator_.send(packed(values, like->form, packing, device_), instruction.peer,
+                                  instruction.tag);
   }
   return packing.bytes;
 }
@@ -229,30 +228,39 @@ void Mailbox::refuse(const Instruction& instruction, const nn::Values& values,
        "model's inputs"});
 }
 
-void Mailbox::lay_out(Slot& slot, const Announced& like) {
+// The tuple whose tensors are parts of a message that has come.
+nn::Values Mailbox::parts_of(const Slot& slot, const at::Tensor& message) const {
   const bool forward = is_forward(slot.posted);
-  const Packing& packing = forward ? like.values : like.gradients;
+  const Packing& packing = forward ? slot.like->values : slot.like->gradients;
+  nn::Values values(slot.like->form.size());
+  for (const auto& [place, offset] : packing.parts) {
+    values[place] =
+        packing.alone() ? message.detach() : part_of(message, offset, slot.like->form[place]);
+  }
+  if (!forward) return values;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const nn::TensorForm& form = slot.like->form[i];
+    if (form.dtype == at::ScalarType::Undefined) continue;
+    if (form.bytes() == 0) {  // Has a shape, and no bytes that could travel.
+      values[i] = at::empty(form.sizes, at::TensorOptions().dtype(form.dtype).device(device_));
+    }
+    values[i].requires_grad_(form.requires_grad);
+  }
+  return values;
+}
+
+// Several tensors come in host memory, where their flags are read.
+void Mailbox::lay_out(Slot& slot, const Announced& like) {
+  const Packing& packing = is_forward(slot.posted) ? like.values : like.gradients;
   slot.like = &like;
-  slot.tensors.assign(like.form.size(), {});
   if (packing.alone()) {
     const nn::TensorForm& only = like.form[packing.parts.front().place];
     slot.message = at::empty(only.sizes, at::TensorOptions().dtype(only.dtype).device(device_));
   } else {
     slot.message = at::empty({packing.bytes}, at::kByte);
   }
-  for (const auto& [place, offset] : packing.parts) {
-    slot.tensors[place] =
-        packing.alone() ? slot.message.detach() : part_of(slot.message, offset, like.form[place]);
-  }
-  if (!forward) return;
-  for (std::size_t i = 0; i < like.form.size(); ++i) {
-    const nn::TensorForm& form = like.form[i];
-    if (form.dtype == at::ScalarType::Undefined) continue;
-    if (form.bytes() == 0) {  // Has a shape, and no bytes that could travel.
-      slot.tensors[i] = at::empty(form.sizes, at::TensorOptions().dtype(form.dtype));
-    }
-    slot.tensors[i].requires_grad_(form.requires_grad);
-  }
+  const bool stays = slot.message.device() == device_;
+  slot.tensors = stays ? parts_of(slot, slot.message) : nn::Values();
 }
 
 void Mailbox::post(Slot& slot, const Announced& like) {
@@ -281,7 +289,8 @@ nn::Values Mailbox::take(const Instruction& consumer) {
   }
   if (at.message.numel() > 0) wait(*at.transfer);
   at.pending = false;
-  nn::Values values = nn::on_device(at.tensors, device_);
+  nn::Values values = at.tensors;
+  if (values.empty()) values = parts_of(at, nn::on_device(nn::Values(at.message), device_).front());
   const Packing& packing = is_forward(consumer) ? at.like->values : at.like->gradients;
   for (std::size_t p = 0; packing.flags < packing.bytes && p < packing.parts.size(); ++p) {
     const auto flag = packing.flags + static_cast<std::int64_t>(p);

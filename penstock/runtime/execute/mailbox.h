@@ -58,7 +58,7 @@ class Mailbox {
   struct Slot {
     const Announced* like = nullptr;  // What `tensors` are made for.
     at::Tensor message;
-    nn::Values tensors;
+    nn::Values tensors;  // Empty: made when the message has come, which lies elsewhere.
     // Kept past its end, until the slot is used again: Gloo's thread may still be inside a
     // transfer that has just woken us, and destroying it then makes both spin for a lock.
     std::unique_ptr<comm::Transfer> transfer;
@@ -75,6 +75,7 @@ class Mailbox {
   void forget();
   [[noreturn]] void refuse(const lower::Instruction& send, const nn::Values& values,
                            const nn::Form& announced) const;
+  nn::Values parts_of(const Slot& slot, const at::Tensor& message) const;
   void lay_out(Slot& slot, const Announced& like);
   void post(Slot& slot, const Announced& like);
   void wait(comm::Transfer& transfer);

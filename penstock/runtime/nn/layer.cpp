@@ -10,22 +10,6 @@
 
 namespace penstock::nn {
 
-const at::Tensor& the_only(const Values& values, const char* what) {
-  if (values.size() != 1) {
-    throw Error(penstock::str(what, " takes one tensor, and gets ", values.size()));
-  }
-  return values.front();
-}
-
-Values on_device(const Values& values, c10::Device device) {
-  Values there = values;
-  for (at::Tensor& value : there) {
-    if (!value.defined() || value.device() == device) continue;
-    value = value.detach().to(device).requires_grad_(value.requires_grad());
-  }
-  return there;
-}
-
 at::Tensor Layer::forward(const at::Tensor&) {
   throw Error("this layer maps tuples: it has forward_values() only");
 }

@@ -77,6 +77,9 @@ class Loss {
   bool takes_any_type_ = false;
 };
 
+// 0, with gradients of 0 for all outputs: the loss of a microbatch in which nothing counts.
+at::Tensor loss_of_nothing(const Values& outputs, const Values& targets);
+
 namespace callable {
 
 // Whether `F` is called with two parameters, one made of outputs and one made of targets.

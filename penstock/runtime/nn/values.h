@@ -24,7 +24,10 @@ class Values : public std::vector<at::Tensor> {
 const at::Tensor& the_only(const Values& values, const char* what);
 
 // The same on `device`: a tensor that is there already is itself, a copy requires a gradient where
-// it does.
+// it does.  The host waits for no work of the device.
 Values on_device(const Values& values, c10::Device device);
+// The same of microbatches.  Those that were cut from one tensor, one after the other along the
+// first dimension, go there by one copy.
+std::vector<Values> on_device(const std::vector<Values>& microbatches, c10::Device device);
 
 }  // namespace penstock::nn

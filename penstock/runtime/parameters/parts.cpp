@@ -43,14 +43,18 @@ std::vector<double> Parts::squared_norms(const std::function<void(const at::Tens
                                          std::span<double> along) const {
   const at::Tensor all = at::zeros({first_.back() + std::ssize(along)}, at::kDouble);
   auto* value = all.data_ptr<double>();
+  std::vector<GradientSlice> slices;
+  std::vector<std::int64_t> places;  // Among all subtrees.
   for (const Part& part : parts_) {
     if (!part.tensor.grad().defined()) continue;
-    std::int64_t place = first_[part.parameter];
+    slices.push_back({part.tensor.grad(), part.first});
+    places.push_back(first_[part.parameter]);
     for (const Cut& cut : cuts_[part.parameter]) {
-      if (cut.first < part.first) place += count_subtrees(cut);
+      if (cut.first < part.first) places.back() += count_subtrees(cut);
     }
-    std::ranges::copy(subtree_squares(part.tensor.grad(), part.first), value + place);
   }
+  const std::vector<std::vector<double>> squares = subtree_squares(slices);
+  for (std::size_t i = 0; i < slices.size(); ++i) std::ranges::copy(squares[i], value + places[i]);
   std::ranges::copy(along, value + first_.back());
   share(all);
   std::copy_n(value + first_.back(), along.size(), along.begin());

@@ -1,10 +1,12 @@
 #include "penstock/runtime/parameters/squared_norms.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "penstock/core/check.h"
@@ -72,9 +74,32 @@ std::vector<double> squares_here(const at::Tensor& flat, std::int64_t first) {
   });
 }
 
-// The blocks' sums come from the device that has the values.  Halves are added to halves: no kernel
-// chooses an order.
-std::vector<double> squares_there(const at::Tensor& flat, std::int64_t first) {
+// Subtrees, left to right and none inside of another, which grow together.
+class Growing {
+ public:
+  void add(Subtree subtree, double sum) {
+    open_.emplace_back(subtree, sum);
+    while (open_.size() > 1) {
+      const auto& [left, left_sum] = open_[open_.size() - 2];
+      const auto& [right, right_sum] = open_.back();
+      const bool are_neighbours = left.size == right.size && left.first % (2 * left.size) == 0;
+      if (!are_neighbours) break;
+      const std::pair both(Subtree{left.first, 2 * left.size}, left_sum + right_sum);
+      open_.resize(open_.size() - 2);
+      open_.push_back(both);
+    }
+  }
+  const std::vector<std::pair<Subtree, double>>& all() const { return open_; }
+
+ private:
+  std::vector<std::pair<Subtree, double>> open_;
+};
+
+// Elements that a device squares at once, in doubles.
+constexpr std::int64_t kAtOnce = std::int64_t{1} << 24;
+
+// The blocks' sums.  Halves are added to halves: no kernel chooses an order.
+at::Tensor squares_of_blocks(const at::Tensor& flat) {
   const std::int64_t count = flat.numel(), blocks = (count + kBlock - 1) / kBlock;
   const bool is_complex = flat.is_complex();
   const at::Tensor parts = is_complex ? at::view_as_real(flat) : flat.unsqueeze(1);
@@ -86,18 +111,54 @@ std::vector<double> squares_there(const at::Tensor& flat, std::int64_t first) {
   for (std::int64_t width = kBlock / 2; width > 0; width /= 2) {
     sums = sums.narrow(1, 0, width) + sums.narrow(1, width, width);
   }
-  const at::Tensor here = sums.flatten().cpu();
-  const auto* of_block = here.const_data_ptr<double>();
-  return squares_of({first, count}, [&](std::int64_t block) { return of_block[block]; });
+  return sums.flatten();
 }
 
-}  // namespace
+// Sums that a device has, and which subtrees of which slice they are.
+class There {
+ public:
+  // Adds up the blocks of a part of slice `slice`, from its parameter's element `first` on, to the
+  // largest subtrees that they make.
+  void add(std::size_t slice, const at::Tensor& flat, std::int64_t first) {
+    at::Tensor sums = squares_of_blocks(flat);
+    std::int64_t at = first / kBlock, size = 1;
+    const auto add_root = [&](std::int64_t index) {
+      subtrees_.emplace_back(slice, Subtree{(at + index) * size, size});
+      sums_.push_back(sums.narrow(0, index, 1));
+    };
+    for (; sums.numel() > 0; size *= 2) {
+      const std::int64_t is_odd = at % 2;
+      if (is_odd == 1) add_root(0);
+      const std::int64_t pairs = (sums.numel() - is_odd) / 2, even = is_odd + 2 * pairs;
+      if (even < sums.numel()) add_root(even);
+      const at::Tensor both = sums.narrow(0, is_odd, 2 * pairs).view({pairs, 2});
+      sums = pairs > 0 ? both.select(1, 0) + both.select(1, 1) : both.select(1, 0);
+      at = (at + is_odd) / 2;
+    }
+  }
 
-std::int64_t count_subtrees(const Cut& cut) { return std::ssize(subtrees_of(cut)); }
+  // Brings the sums to the host, and gives each of the slices its own.
+  void take(std::vector<std::vector<double>>& of_slices) {
+    if (sums_.empty()) return;
+    const at::Tensor here = at::cat(sums_).cpu();
+    std::vector<std::map<Subtree, double>> sorted(of_slices.size());
+    for (std::size_t i = 0; i < subtrees_.size(); ++i) {
+      const auto& [slice, subtree] = subtrees_[i];
+      sorted[slice][subtree] = here.const_data_ptr<double>()[i];
+    }
+    for (std::size_t slice = 0; slice < sorted.size(); ++slice) {
+      Growing growing;
+      for (const auto& [subtree, sum] : sorted[slice]) growing.add(subtree, sum);
+      for (const auto& [subtree, sum] : growing.all()) of_slices[slice].push_back(sum);
+    }
+  }
 
-std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first) {
-  const at::Tensor flat = slice.contiguous();
-  if (!flat.is_cpu()) return squares_there(flat.flatten(), first);
+ private:
+  std::vector<std::pair<std::size_t, Subtree>> subtrees_;
+  std::vector<at::Tensor> sums_;
+};
+
+std::vector<double> squares_here(const at::Tensor& flat, std::int64_t first) {
   if (flat.scalar_type() == at::kDouble) return squares_here<double>(flat, first);
   if (flat.scalar_type() == at::kComplexDouble) {
     return squares_here<c10::complex<double>>(flat, first);
@@ -109,25 +170,36 @@ std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first)
   return squares_here<float>(flat.to(at::kFloat), first);
 }
 
-double total_of_squares(const std::vector<Cut>& cuts, std::span<const double> subtrees) {
-  std::vector<std::pair<Subtree, double>> open;  // Left to right, none inside of another.
-  std::size_t next = 0;
-  for (const Cut& cut : cuts) {
-    for (const Subtree& subtree : subtrees_of(cut)) {
-      open.emplace_back(subtree, subtrees[next++]);
-      while (open.size() > 1) {
-        const auto& [left, left_sum] = open[open.size() - 2];
-        const auto& [right, right_sum] = open.back();
-        const bool are_neighbours = left.size == right.size && left.first % (2 * left.size) == 0;
-        if (!are_neighbours) break;
-        const std::pair both(Subtree{left.first, 2 * left.size}, left_sum + right_sum);
-        open.resize(open.size() - 2);
-        open.push_back(both);
-      }
+}  // namespace
+
+std::int64_t count_subtrees(const Cut& cut) { return std::ssize(subtrees_of(cut)); }
+
+std::vector<std::vector<double>> subtree_squares(const std::vector<GradientSlice>& slices) {
+  std::vector<std::vector<double>> sums(slices.size());
+  There there;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const at::Tensor flat = slices[i].values.contiguous().flatten();
+    if (flat.is_cpu()) {
+      sums[i] = squares_here(flat, slices[i].first);
+      continue;
+    }
+    for (std::int64_t at = 0; at < flat.numel(); at += kAtOnce) {
+      const std::int64_t count = std::min(kAtOnce, flat.numel() - at);
+      there.add(i, flat.narrow(0, at, count), slices[i].first + at);
     }
   }
+  there.take(sums);
+  return sums;
+}
+
+double total_of_squares(const std::vector<Cut>& cuts, std::span<const double> subtrees) {
+  Growing growing;
+  std::size_t next = 0;
+  for (const Cut& cut : cuts) {
+    for (const Subtree& subtree : subtrees_of(cut)) growing.add(subtree, subtrees[next++]);
+  }
   double total = 0.0;
-  for (std::size_t i = open.size(); i-- > 0;) total = open[i].second + total;
+  for (std::size_t i = growing.all().size(); i-- > 0;) total = growing.all()[i].second + total;
   return total;
 }
 

@@ -23,8 +23,14 @@ struct Cut {
 // Subtrees of a slice.
 std::int64_t count_subtrees(const Cut& cut);
 
-// The sums of the subtrees of the slice that begins at element `first` of its parameter.
-std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first);
+// A slice of a parameter's gradient, that begins at the parameter's element `first`.
+struct GradientSlice {
+  at::Tensor values;
+  std::int64_t first = 0;
+};
+
+// The sums of the subtrees of each slice.  One copy brings those of a device to the host.
+std::vector<std::vector<double>> subtree_squares(const std::vector<GradientSlice>& slices);
 
 // The sum of squares of a whole parameter, from the subtrees of its cuts, one after the other.
 // REQUIRES: the cuts are in order and without gaps, from element 0 on.

@@ -67,17 +67,25 @@ void TiedParameters::share() {
 
 void TiedParameters::sum_gradients() {
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> here;
   std::vector<std::unique_ptr<comm::Transfer>> transfers;
   for (Flat& flat : flats_) {
     flat.values.fill_(kNothing);
     if (summand_ == Summand::Mine) {
       for (const Parameter& parameter : flat.parameters) collect(parameter, flat.values);
     }
-    transfers.push_back(communicator_.all_reduce(flat.values, group_));
+    // On the host, which looks at the flags; itself, where it is there.
+    here.push_back(flat.values.cpu());
+    transfers.push_back(communicator_.all_reduce(here.back(), group_));
   }
   for (std::size_t i = 0; i < flats_.size(); ++i) {
+    const Flat& flat = flats_[i];
     transfers[i]->wait();
-    for (const Parameter& parameter : flats_[i].parameters) hand_out(parameter, flats_[i].values);
+    if (!flat.values.is_cpu()) flat.values.copy_(here[i], /*non_blocking=*/true);
+    for (const Parameter& parameter : flat.parameters) {
+      const bool has_one = here[i][parameter.flag].item<double>() > 0;
+      hand_out(parameter, has_one ? flat.values : at::Tensor());
+    }
   }
 }
 
@@ -99,7 +107,7 @@ void TiedParameters::hand_out(const Parameter& parameter, const at::Tensor& valu
     return values.narrow(0, parameter.first_place + i * like.numel(), like.numel());
   };
   at::Tensor sum;
-  if (values[parameter.flag].item<double>() > 0) {
+  if (values.defined()) {
     for (std::int64_t i = 1; i < parameter.places; ++i) place(0).add_(place(i));
     sum = place(0).view(like.sizes());
   }

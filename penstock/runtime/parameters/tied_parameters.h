@@ -51,6 +51,7 @@ class TiedParameters {
   };
   Parameter& find_or_add(const nn::TiedParameter& copy);
   static void collect(const Parameter& parameter, const at::Tensor& values);
+  // `values`: undefined where no layer has a gradient.
   static void hand_out(const Parameter& parameter, const at::Tensor& values);
 
   comm::Communicator& communicator_;

@@ -66,8 +66,16 @@ bool is_held(const nn::Values& values, const nn::Values& also = {}) {
 // One function of a microbatch, and what its passes do to memory.
 class Probe {
  public:
-  Probe(Function function, std::vector<at::Tensor> parameters, const nn::Form& inputs)
-      : function_(std::move(function)), parameters_(std::move(parameters)), form_(inputs) {}
+  // Whether its inputs are the function's own once it has run, as the outputs of the last layer are
+  // the loss's.
+  enum class Inputs : std::uint8_t { OfCaller, OfFunction };
+
+  Probe(Function function, std::vector<at::Tensor> parameters, const nn::Form& inputs,
+        Inputs whose = Inputs::OfCaller)
+      : function_(std::move(function)),
+        parameters_(std::move(parameters)),
+        form_(inputs),
+        whose_(whose) {}
 
   LayerMemory measure() {
     plain_forward();
@@ -117,6 +125,7 @@ class Probe {
     prepare(first);
     Run run = forward();
     const nn::Values gradients = gradients_of(run.outputs);
+    hand_over(run);
     const std::int64_t start = begin();
     const nn::Values results = stage::backward(run.outputs, gradients, run.leaves);
     (first ? memory_.backward_peak.first : memory_.backward_peak.later) = meter_.peak() - start;
@@ -127,6 +136,7 @@ class Probe {
     prepare(first);
     Run run = forward();
     nn::Values gradients = gradients_of(run.outputs);
+    const std::int64_t handed_over = hand_over(run);
     std::int64_t start = begin();
     stage::SplitBackward split = stage::backward_input(run.outputs, gradients, run.leaves);
     memory_.input_peak = meter_.peak() - start;
@@ -135,11 +145,20 @@ class Probe {
     memory_.half_keeps_input = is_held(run.inputs);
     memory_.half_keeps_gradient = is_held(gradients);
     const std::int64_t given = bytes_of(gradients);
-    memory_.half_kept =
-        meter_.now() - run.start - given - bytes_of(split.input_gradients, gradients);
+    memory_.half_kept = meter_.now() - (run.start - handed_over) - given -
+                        bytes_of(split.input_gradients, gradients);
     start = begin();
     split.weights.run();
     (first ? memory_.weight_peak.first : memory_.weight_peak.later) = meter_.peak() - start;
+  }
+
+  // Returns: the bytes of inputs that only the function has from now on, if it still needs them.
+  std::int64_t hand_over(Run& run) const {
+    if (whose_ == Inputs::OfCaller) return 0;
+    const std::int64_t bytes = bytes_of(run.inputs);
+    run.inputs.clear();
+    stage::empty(run.leaves);
+    return bytes;
   }
 
   // Prepares a pass that makes the parameters' gradients (`first`), or one that finds them.
@@ -156,6 +175,7 @@ class Probe {
   Function function_;
   std::vector<at::Tensor> parameters_;
   nn::Form form_;
+  Inputs whose_;
   nn::Form outputs_;
   AllocationMeter meter_;
   LayerMemory memory_;
@@ -221,7 +241,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
     form = found->second.outputs;
   }
   Probe last([&](const nn::Values& outputs) { return nn::Values(loss(outputs, targets)); }, {},
-             form);
+             form, Probe::Inputs::OfFunction);
   result.loss = last.measure();
   return result;
 }

@@ -1,5 +1,6 @@
 #include "penstock/runtime/stage/cut.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace penstock::stage {
@@ -13,6 +14,13 @@ Cut cut_off(const nn::Values& inputs) {
                                              torch::autograd::impl::gradient_edge(cut.leaves[i]));
   }
   return cut;
+}
+
+void empty(nn::Values& leaves) {
+  for (at::Tensor& leaf : leaves) {
+    if (!leaf.defined()) continue;
+    leaf.set_data(at::empty({1}, leaf.options().requires_grad(false)).expand(leaf.sizes()));
+  }
 }
 
 nn::Values detached(const nn::Values& values) {

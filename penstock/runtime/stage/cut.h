@@ -16,6 +16,10 @@ struct Cut {
 // storage whose gradient goes there.
 Cut cut_off(const nn::Values& inputs);
 
+// Takes their memory from leaves that nobody reads: where a gradient of theirs goes is all that
+// they say.  REQUIRES: they are a Cut's.
+void empty(nn::Values& leaves);
+
 // The same storage without a graph, requiring a gradient where `values` do.
 nn::Values detached(const nn::Values& values);
 // The same storage without a graph, requiring no gradient.

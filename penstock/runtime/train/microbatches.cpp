@@ -1,8 +1,6 @@
 #include "penstock/runtime/train/microbatches.h"
 
 #include <ATen/ops/ne.h>
-#include <ATen/ops/real.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -145,21 +143,6 @@ std::int64_t LossScale::bad(const std::vector<double>& losses, const std::vector
     if (weights[m] > 0 && !std::isfinite(losses[m])) ++bad;
   }
   return bad;
-}
-
-nn::Loss LossScale::differentiable(nn::Loss loss) const {
-  if (kind != Kind::Counted) return loss;
-  return [scale = *this, loss = std::move(loss)](const nn::Values& outputs,
-                                                 const nn::Values& targets) {
-    if (scale.counted_weight(targets) > 0) return loss(outputs, targets);
-    at::Tensor nothing = at::zeros({});
-    for (const at::Tensor& output : outputs) {
-      if (!output.defined()) continue;
-      if (output.is_floating_point()) nothing = nothing + output.sum() * 0;
-      if (output.is_complex()) nothing = nothing + at::real(output).sum() * 0;
-    }
-    return nothing;
-  };
 }
 
 }  // namespace penstock::train

@@ -79,8 +79,6 @@ struct LossScale {
   // not count, whatever it is; bad() is the number of the others that are not finite.
   double combine(const std::vector<double>& losses, const std::vector<double>& weights) const;
   static std::int64_t bad(const std::vector<double>& losses, const std::vector<double>& weights);
-  // The loss as it is differentiated: one of nothing, whose mean is 0 / 0, is 0.
-  nn::Loss differentiable(nn::Loss loss) const;
 
  private:
   double counted_weight(const nn::Values& targets) const;

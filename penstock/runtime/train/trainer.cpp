@@ -1,5 +1,6 @@
 #include "penstock/train/trainer.h"
 
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -15,6 +16,7 @@
 #include "penstock/plan/lower/programs.h"
 #include "penstock/runtime/comm/calls.h"
 #include "penstock/runtime/comm/or_fail.h"
+#include "penstock/runtime/nn/later_checks.h"
 #include "penstock/runtime/nn/loss_layer.h"
 #include "penstock/runtime/train/own_optimizer.h"
 #include "penstock/runtime/train/step_agreement.h"
@@ -40,13 +42,41 @@ Microbatches cut(const nn::Values& inputs, const nn::Values& targets, std::int32
   });
 }
 
-// Puts losses at their microbatches' places among those of the step.
-void put_losses(const execute::StepResult& result, std::int64_t first,
-                std::vector<double>& losses) {
-  for (std::size_t m = 0; m < result.losses.size(); ++m) {
-    const at::Tensor& loss = result.losses[m];
-    if (loss.defined()) losses[static_cast<std::size_t>(first) + m] = loss.item<double>();
+// The losses that are there, as numbers of the host: of a device, by one copy.
+std::vector<double> numbers(const std::vector<at::Tensor>& losses) {
+  std::vector<double> numbers;
+  std::vector<at::Tensor> elsewhere;
+  for (const at::Tensor& loss : losses) {
+    if (!loss.defined()) continue;
+    if (loss.is_cpu()) {
+      numbers.push_back(loss.item<double>());
+    } else {
+      elsewhere.push_back(loss.to(at::kDouble));
+    }
   }
+  if (elsewhere.empty()) return numbers;
+  const at::Tensor here = at::stack(elsewhere).cpu();
+  const auto* const first = here.const_data_ptr<double>();
+  return {first, first + here.numel()};
+}
+
+// Puts losses at their microbatches' places among those of the step.
+// Throws: what a check refuses, where a loss is no number.
+void put_losses(const execute::StepResult& result, nn::LaterChecks& checks, std::int64_t first,
+                std::vector<double>& losses) {
+  const std::vector<double> found = numbers(result.losses);
+  auto next = found.begin();
+  for (std::size_t m = 0; m < result.losses.size(); ++m) {
+    if (!result.losses[m].defined()) continue;
+    if (!std::isfinite(*next)) checks.run();
+    losses[static_cast<std::size_t>(first) + m] = *next++;
+  }
+}
+
+std::vector<bool> of_nothing(std::span<const double> weights) {
+  std::vector<bool> all;
+  for (const double weight : weights) all.push_back(weight == 0);
+  return all;
 }
 
 void check(const std::vector<Microbatches>& batches, std::int32_t microbatches,
@@ -90,8 +120,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
   if (loss.is_of_module() && rank_model_->is_last_stage()) {
     loss = nn::loss_of(last_layer(*rank_model_), loss);
   }
-  loss_ =
-      this->options().loss_scale.differentiable(this->options().precision.loss(std::move(loss)));
+  loss_ = this->options().precision.loss(std::move(loss));
 }
 
 Trainer& Trainer::operator=(Trainer&& other) noexcept {
@@ -104,28 +133,37 @@ Trainer& Trainer::operator=(Trainer&& other) noexcept {
 // ranks.  Replicas count their microbatches one after the other, as one rank would count all of
 // them.
 std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
-                                 const std::vector<double>& factors, std::int64_t step) {
+                                 const std::vector<double>& weights, std::int64_t step) {
+  const std::vector<double> factors =
+      comm::or_fail(communicator(), [&] { return options().loss_scale.factors(weights); });
   const std::int64_t runs = std::ssize(batches);
   const std::int64_t replica = rank_model_->groups().other_samples.here;
   std::vector<double> losses(rank_model_->is_last_stage() ? factors.size() : 0, 0.0);
   for (std::int64_t run = 0; run < runs; ++run) {
     const Microbatches& batch = batches[static_cast<std::size_t>(run)];
     execute::StepInputs inputs{
-        .inputs = batch.inputs,
-        .targets = batch.targets,
+        .inputs = nn::on_device(batch.inputs, options().device),
+        .targets = nn::on_device(batch.targets, options().device),
         .loss = loss_,
         .gradient_divisor = options().loss_scale.divisor(microbatches_of(batches, options())),
         .place = {.step = step, .microbatch = (replica * runs + run) * options().microbatches},
         .accumulation =
             run + 1 == runs ? execute::Accumulation::Ends : execute::Accumulation::GoesOn};
     if (rank_model_->is_last_stage()) {
-      const auto first = factors.begin() + inputs.place.microbatch;
-      inputs.loss_factors.assign(first, first + options().microbatches);
-      for (double& factor : inputs.loss_factors) factor *= update_->scale().value();
+      const auto first = static_cast<std::size_t>(inputs.place.microbatch);
+      const auto count = static_cast<std::size_t>(options().microbatches);
+      for (const double factor : std::span(factors).subspan(first, count)) {
+        inputs.loss_factors.push_back(factor * update_->scale().value());
+      }
+      inputs.of_nothing = of_nothing(std::span(weights).subspan(first, count));
     }
+    nn::LaterChecks checks;
     const execute::StepResult result =
         rank_model_->run(program_->executor(), program_->name().c_str(), inputs);
-    put_losses(result, inputs.place.microbatch, losses);
+    comm::or_fail_at(communicator(), in_step(step), [&] {
+      if (run + 1 == runs) program_->executor().await_device();
+      put_losses(result, checks, inputs.place.microbatch, losses);
+    });
   }
   return losses;
 }
@@ -201,9 +239,7 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
   zero_grad();
   return or_undone([&] {
     const std::vector<double> weights = weights_->of(batches, report.step);
-    const std::vector<double> factors =
-        comm::or_fail(communicator(), [&] { return options().loss_scale.factors(weights); });
-    const std::vector<double> losses = run(batches, factors, report.step);
+    const std::vector<double> losses = run(batches, weights, report.step);
     const torch::NoGradGuard no_grad;
     rank_model_->sum_tied_gradients();
     rank_model_->share_buffers();
@@ -273,18 +309,22 @@ double Trainer::evaluate(const Microbatches& batch) {
     }
     const std::int64_t first =
         std::int64_t{rank_model_->groups().other_samples.here} * options().microbatches;
-    const execute::StepResult result = rank_model_->run(
-        *forwards_.evaluate, "evaluate",
-        {.inputs = batch.inputs,
-         .targets = batch.targets,
-         .loss = loss_,
-         .place = {
-             .step = steps_taken_, .microbatch = first, .evaluation = ++forwards_.since_step}});
-    const at::Tensor loss = at::zeros({1}, at::kDouble);
     const std::vector<double> weights = weights_->of({batch}, /*step=*/0);
+    execute::StepInputs inputs{
+        .inputs = nn::on_device(batch.inputs, options().device),
+        .targets = nn::on_device(batch.targets, options().device),
+        .loss = loss_,
+        .place = {.step = steps_taken_, .microbatch = first, .evaluation = ++forwards_.since_step}};
+    if (rank_model_->is_last_stage()) {
+      inputs.of_nothing = of_nothing(
+          std::span(weights).subspan(static_cast<std::size_t>(first), batch.targets.size()));
+    }
+    nn::LaterChecks checks;
+    const execute::StepResult result = rank_model_->run(*forwards_.evaluate, "evaluate", inputs);
+    const at::Tensor loss = at::zeros({1}, at::kDouble);
     if (rank_model_->is_last_stage()) {
       std::vector<double> losses(weights.size(), 0.0);
-      put_losses(result, first, losses);
+      comm::or_fail(communicator(), [&] { put_losses(result, checks, first, losses); });
       const auto all = rank_model_->sums().over_copies(losses, "sharing the validation loss");
       loss.fill_(options().loss_scale.combine(all, weights));
     }

@@ -17,7 +17,7 @@ TEST(Regress, LogitsGradientTookNewMemory) {
     const void* of_gradient = nullptr;
     logits.register_hook([&](const at::Tensor& gradient) { of_gradient = gradient.data_ptr(); });
     const at::Tensor loss = mean_token_loss(logits, at::randint(7, {2, 3}, at::kLong));
-    logits = {};
+    logits = at::Tensor();
     loss.backward();
     EXPECT_EQ(of_gradient, memory);
   }
