@@ -331,17 +331,6 @@ make_venv() {
     fail "the torch in .venv holds no CMake files; remove .venv and run this again"
 }
 
-# The one header of CUDA that NCCL needs and that the packages of torch's wheel for CUDA 13 lack.
-install_nccl_headers() {
-  case $found in *" cuda 13."*) ;; *) return 0 ;; esac
-  [ "$torch" = "python=$PWD/.venv/bin/python" ] && has_nvidia || return 0
-  ! ls .venv/lib/python*/site-packages/nvidia/cu13/include/nv/target >/dev/null 2>&1 || return 0
-  version=${found#* cuda }
-  run .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-    "nvidia-cuda-cccl==${version%% *}.*" ||
-    say "nvidia-cuda-cccl could not be installed; going on without NCCL"
-}
-
 # What builds and tests the Python package; never into a Python that is not ours.
 install_python_tools() {
   [ "$torch" = "python=$PWD/.venv/bin/python" ] || return 0
@@ -409,7 +398,6 @@ check_versions
 if [ -n "$needs_torch" ] && [ -z "$torch" ]; then make_venv; fi
 if [ -n "$needs_torch" ]; then
   check_torch
-  install_nccl_headers
   install_python_tools
 fi
 configure

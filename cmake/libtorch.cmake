@@ -1,7 +1,7 @@
 # penstock_libtorch(FOLDER): the torch in FOLDER as the target penstock::libtorch.
 #
 # FOLDER is the package of a wheel (site-packages/torch) or an unpacked LibTorch, for CPUs or CUDA.
-# Sets Torch_VERSION, and PENSTOCK_TORCH_CUDA to whether this torch is built for CUDA.
+# Sets Torch_VERSION.
 # TorchConfig.cmake is read and never run: for a torch built for CUDA it demands a CUDA toolkit,
 # which takes gigabytes, and of which penstock's code uses nothing.  Installed beside
 # penstock-config.cmake.
@@ -51,10 +51,4 @@ function(penstock_libtorch folder)
     INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed"
     INTERFACE_LINK_LIBRARIES "stdc++;${libraries}")
   set(Torch_VERSION ${version} PARENT_SCOPE)
-  string(FIND "${libraries}" "torch_cuda" cuda)
-  if(cuda EQUAL -1)
-    set(PENSTOCK_TORCH_CUDA OFF PARENT_SCOPE)
-  else()
-    set(PENSTOCK_TORCH_CUDA ON PARENT_SCOPE)
-  endif()
 endfunction()

@@ -23,6 +23,7 @@
 #include "penstock/runtime/comm/host_copy.h"
 #include "penstock/runtime/comm/interruptible_store.h"
 #include "penstock/runtime/comm/links.h"
+#include "penstock/runtime/comm/nccl/library.h"
 #include "penstock/runtime/comm/nccl/nccl.h"
 #include "penstock/runtime/comm/roll_call.h"
 #include "penstock/runtime/comm/shm/channel.h"
@@ -73,7 +74,7 @@ class World : public Communicator {
                    .question = [this] { return to_text(calls_.place()); }}) {
     rules_.deadline = rules_.connecting = deadline;
     rules_.call_words = [this] { return call_words(); };
-    if (has_nccl() && device_.is_cuda()) identity_ = device_identity(device_);
+    if (device_.is_cuda()) identity_ = str(host_, " ", cuda_identity(device_));
     prepare_gloo();
     introduce();
     learn_acceptors();
@@ -203,7 +204,7 @@ class World : public Communicator {
   // What other ranks ask for when they connect.
   void introduce() {
     if (uses_shared_memory()) put(host_key(rank_), host_);
-    if (has_nccl()) put(device_key(rank_), identity_);
+    put(device_key(rank_), str(identity_, "\n", nccl_));
   }
 
   // Drops connections in the order in which they were made, which is one for all ranks.  Each waits
@@ -357,11 +358,23 @@ class World : public Communicator {
 
   // NCCL takes two ranks of one device for a mistake.
   std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {
-    if (identity_.empty()) return host;
-    const std::string other = get(device_key(peer));
-    if (other.empty() || other == identity_) return host;
+    if (transport_ != Transport::Auto || identity_.empty()) return host;
+    const std::vector<std::string> other = penstock::split(get(device_key(peer)), '\n');
+    if (other[0].empty() || other[0] == identity_) return host;
+    check_nccl(peer, other[1]);
     return make_announced_link(std::move(host), connect_nccl(store_, rank_, peer, device_, rules_),
                                device_);
+  }
+
+  void check_nccl(Rank peer, const std::string& of_peer) const {
+    if (!nccl_.empty() && of_peer == nccl_) return;
+    const auto words = [](const std::string& version) {
+      return version.empty() ? "no NCCL" : str("NCCL ", version);
+    };
+    throw CommError(str("ranks ", rank_, " and ", peer, " compute on two CUDA devices: rank ",
+                        rank_, " has ", words(nccl_), ", rank ", peer, " has ", words(of_peer)),
+                    {"a torch for CUDA brings NCCL, libnccl.so.2; all ranks need the same version",
+                     "launch.transport = shm, tcp or gloo takes messages through host memory"});
   }
 
   std::unique_ptr<Link> make_link(Rank peer) {
@@ -462,7 +475,8 @@ class World : public Communicator {
   std::string listen_;
   Transport transport_;
   c10::Device device_;
-  std::string identity_;  // Identity of the device, if NCCL can reach it.
+  std::string identity_;  // Identity of a CUDA device; empty: it is another.
+  std::string nccl_ = device_.is_cuda() ? nccl::version() : "";
   std::string host_;
   std::optional<GlooConnector> gloo_;  // Makes this age's links, where it is asked for.
   tcp::Hub hub_;

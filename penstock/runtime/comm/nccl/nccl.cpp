@@ -1,116 +1,215 @@
 #include "penstock/runtime/comm/nccl/nccl.h"
 
-#include "penstock/core/check.h"
-
-#ifdef PENSTOCK_NCCL  // cmake/nccl.cmake
-
-#include <ATen/cuda/CUDAContext.h>
-#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 
 #include <algorithm>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <array>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "penstock/core/error.h"
-#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/comm/nccl/library.h"
 
 namespace penstock::comm {
 namespace {
 
-// Holds the tensor until the device is done with it: the work keeps a stream's event.
+using c10::impl::VirtualGuardImpl;
+using nccl::Comm;
+using nccl::library;
+
+// Multiprocessors that one message may hold while it waits for its other end, of some 130.
+constexpr int kMultiprocessorsMax = 8;
+
+// A communicator of two ranks, of which the sender is rank 0, which an alarm aborts at once: its
+// kernels end, and with them every wait of the host for the device.
+class PairComm {
+ public:
+  PairComm(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank,
+           WaitRules& rules)
+      : rules_(rules), waiting_(rules.interrupt, [this] { abort(); }) {
+    nccl::UniqueId id;
+    if (rank == 0) {
+      check(library()->get_unique_id(&id));
+      store->set(name, std::vector<std::uint8_t>(id.bytes.begin(), id.bytes.end()));
+    } else {
+      store->wait({name}, rules.deadline);
+      const std::vector<std::uint8_t> told = store->get(name);
+      std::copy_n(told.begin(), std::min(told.size(), id.bytes.size()), id.bytes.begin());
+    }
+    nccl::Config config{.max_ctas = kMultiprocessorsMax};
+    try {
+      call([&] { return library()->comm_init_rank_config(&comm_, 2, id, rank, &config); });
+    } catch (...) {
+      abort();
+      throw;
+    }
+  }
+  // What is under way ends first, at both ends.
+  ~PairComm() {
+    try {
+      call([&] { return library()->comm_finalize(comm_); });
+      const std::lock_guard lock(mutex_);
+      if (!std::exchange(is_aborted_, true)) library()->comm_destroy(comm_);
+    } catch (const CommError&) {
+      abort();
+    }
+  }
+  PairComm(const PairComm&) = delete;
+  PairComm& operator=(const PairComm&) = delete;
+
+  // Calls NCCL, and waits until it has done what the host has to do with it.
+  template <class Call>
+  void call(const Call& function) {
+    const auto end = std::chrono::steady_clock::now() + rules_.deadline;
+    int result = guarded(function);
+    while (result == nccl::kInProgress) {
+      if (std::chrono::steady_clock::now() > end) throw rules_.failed("a call of NCCL");
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+      int error = nccl::kSuccess;
+      const int asked = guarded([&] { return library()->comm_get_async_error(comm_, &error); });
+      result = asked == nccl::kSuccess ? error : asked;
+    }
+    check(result);
+  }
+
+  Comm get() const { return comm_; }
+
+ private:
+  // Throws: the reason of the alarm that has aborted it.
+  template <class Call>
+  int guarded(const Call& function) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!is_aborted_) return function();
+    }
+    rules_.interrupt.check();
+    throw CommError("NCCL's communicator was aborted");
+  }
+
+  static void check(int result) {
+    if (result == nccl::kSuccess) return;
+    throw CommError(str("NCCL: ", library()->get_error_string(result)),
+                    {"NCCL_DEBUG=WARN in the environment makes NCCL say more"});
+  }
+
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    if (!is_aborted_ && comm_ != nullptr) library()->comm_abort(comm_);
+    is_aborted_ = true;
+  }
+
+  WaitRules& rules_;
+  std::mutex mutex_;
+  Comm comm_ = nullptr;
+  bool is_aborted_ = false;
+  Interrupt::Waiting waiting_;  // The first to go: it uses what is above.
+};
+
+// Over for the host at once; what the device is given after wait() comes behind it there.
 class NcclTransfer : public Transfer {
  public:
-  NcclTransfer(c10::intrusive_ptr<c10d::Work> work, at::Tensor tensor)
-      : work_(std::move(work)), tensor_(std::move(tensor)) {}
-  void wait() override { work_->wait(); }
+  NcclTransfer(at::Tensor tensor, c10::Stream stream)
+      : tensor_(std::move(tensor)), stream_(stream), done_(stream.device_type()) {
+    done_.record(stream_);
+  }
+  // Nobody has waited: the memory is not used again before the stream is done with it.
+  ~NcclTransfer() override {
+    if (is_awaited_) return;
+    VirtualGuardImpl(stream_.device_type())
+        .recordDataPtrOnStream(tensor_.storage().data_ptr(), stream_);
+  }
+  void wait() override {
+    done_.block(VirtualGuardImpl(stream_.device_type()).getStream(stream_.device()));
+    is_awaited_ = true;
+  }
+  bool is_over() override { return done_.query(); }
 
  private:
-  c10::intrusive_ptr<c10d::Work> work_;
   at::Tensor tensor_;
+  c10::Stream stream_;
+  c10::Event done_;
+  bool is_awaited_ = false;
 };
 
-// A process group of its own, and so a communicator and a stream of its own: what goes one way
-// does not queue behind what goes the other.
+// A communicator and a stream of its own: what goes one way does not queue behind what goes the
+// other.
 class NcclChannel : public Channel {
  public:
-  NcclChannel(const c10::intrusive_ptr<c10d::Store>& store, bool sends,
-              std::chrono::milliseconds timeout)
-      : other_(sends ? 1 : 0) {
-    auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = timeout;
-    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, 1 - other_, 2, options);
-  }
+  NcclChannel(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, bool sends,
+              c10::Device device, WaitRules& rules)
+      : other_(sends ? 1 : 0),
+        guard_(device.type()),
+        stream_(guard_.getStreamFromGlobalPool(device)),
+        comm_(store, name, 1 - other_, rules) {}
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor) override {
-    std::vector<at::Tensor> tensors = {tensor};
-    return std::make_unique<NcclTransfer>(group_->send(tensors, other_, /*tag=*/0), tensor);
+    const at::Tensor whole = tensor.contiguous();
+    return begin(whole, [&](void* stream) {
+      return library()->send(whole.const_data_ptr(), whole.nbytes(), nccl::kUint8, other_,
+                             comm_.get(), stream);
+    });
   }
   std::unique_ptr<Transfer> receive(const at::Tensor& tensor) override {
-    std::vector<at::Tensor> tensors = {tensor};
-    return std::make_unique<NcclTransfer>(group_->recv(tensors, other_, /*tag=*/0), tensor);
+    return begin(tensor, [&](void* stream) {
+      return library()->recv(tensor.mutable_data_ptr(), tensor.nbytes(), nccl::kUint8, other_,
+                             comm_.get(), stream);
+    });
   }
 
  private:
-  int other_;  // The sender is rank 0 of the pair.
-  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  // Behind what the device has been given so far.
+  template <class Call>
+  std::unique_ptr<Transfer> begin(const at::Tensor& tensor, const Call& call) {
+    const c10::DeviceGuard device(stream_.device());
+    c10::Event ready(stream_.device_type());
+    ready.record(guard_.getStream(stream_.device()));
+    ready.block(stream_);
+    comm_.call([&] { return call(guard_.getStreamNativeHandle(stream_)); });
+    return std::make_unique<NcclTransfer>(tensor, stream_);
+  }
+
+  int other_;
+  VirtualGuardImpl guard_;
+  c10::Stream stream_;
+  PairComm comm_;
 };
+
+// CUDA's function, which torch for CUDA brings.
+using BusId = int (*)(char* to, int size, int device);
 
 }  // namespace
 
-bool has_nccl() { return true; }
-
-std::string device_identity(c10::Device device) {
-  const auto& uuid = at::cuda::getDeviceProperties(device.index())->uuid.bytes;
-  std::string identity;
-  for (const char byte : uuid) identity += str(static_cast<int>(byte), ".");
-  return identity;
+std::string cuda_identity(c10::Device device) {
+  const auto bus_id = reinterpret_cast<BusId>(::dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
+  std::array<char, 32> text{};
+  const bool is_known = bus_id != nullptr && bus_id(text.data(), text.size(), device.index()) == 0;
+  return is_known ? std::string(text.data()) : str("device ", static_cast<int>(device.index()));
 }
 
 Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, Rank peer,
-                      c10::Device device, const WaitRules& rules) {
+                      c10::Device device, WaitRules& rules) {
   const auto [low, high] = std::minmax(rank, peer);
   Channels channels;
-  // NCCL connects with the first message, which both ends must be in: one direction, then the
-  // other.
   for (const Rank sender : {low, high}) {
     const bool sends = sender == rank;
     auto& channel = sends ? channels.out : channels.in;
-    const at::Tensor first = at::zeros({1}, at::TensorOptions(at::kByte).device(device));
+    const c10::DeviceGuard current(device);  // A communicator is of the device that is current.
     try {
-      channel =
-          std::make_unique<NcclChannel>(c10::make_intrusive<c10d::PrefixStore>(
-                                            str("nccl/", low, "-", high, "/from/", sender), store),
-                                        sends, rules.deadline);
-      (sends ? channel->send(first) : channel->receive(first))->wait();
+      channel = std::make_unique<NcclChannel>(store, str("nccl/", low, "-", high, "/from/", sender),
+                                              sends, device, rules);
     } catch (const std::exception& error) {
       rules.interrupt.check();
-      throw CommError(str("rank ", rank, " could not connect to rank ", peer,
-                          " by NCCL: ", exception_text(error)));
+      throw CommError(
+          str("rank ", rank, " could not connect to rank ", peer, " by NCCL: ", error.what()));
     }
   }
   return channels;
 }
 
 }  // namespace penstock::comm
-
-#else
-
-namespace penstock::comm {
-
-bool has_nccl() { return false; }
-
-std::string device_identity(c10::Device device) {
-  PENSTOCK_CHECK(false, "no NCCL for ", device);
-  return {};
-}
-
-Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>&, Rank, Rank peer, c10::Device,
-                      const WaitRules&) {
-  PENSTOCK_CHECK(false, "no NCCL to rank ", peer);
-  return {};
-}
-
-}  // namespace penstock::comm
-
-#endif

@@ -1,7 +1,6 @@
-// NCCL: channels between the CUDA devices of two ranks, where torch has it.
+// NCCL: channels between the CUDA devices of two ranks, where this process has its library.
 //
-// World makes them for links between ranks that have a device each.  Without NCCL in torch, or
-// without its header, has_nccl() is false and nothing else may be called.
+// World makes them for links between ranks that have a device each.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -12,14 +11,12 @@
 
 namespace penstock::comm {
 
-bool has_nccl();
+// The same for two ranks of a host that share this device of CUDA's, another for those that do not.
+std::string cuda_identity(c10::Device device);
 
-// The same for two ranks that share a device, another for those that do not.
-std::string device_identity(c10::Device device);
-
-// Connects both directions to `peer`, who calls it too.  Throws: CommError, after the rules'
-// deadline.
+// Connects both directions to `peer`, who calls it too.  REQUIRES: both have the library.
+// Throws: CommError, after the rules' deadline.
 Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, Rank peer,
-                      c10::Device device, const WaitRules& rules);
+                      c10::Device device, WaitRules& rules);
 
 }  // namespace penstock::comm
