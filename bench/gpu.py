@@ -150,11 +150,19 @@ def nccl(machine: Machine) -> Iterator[Row]:
     if machine.devices < 2:
         yield Row("nccl", what, why=NEEDS_TWO)
         return
-    losses = train_losses("cuda", 2, {})
-    yield Row("nccl", what, {"steps": len(losses), "last loss": losses[-1]})
+    losses, said = trained("cuda", 2, {})
+    if "NCCL" not in said:
+        yield Row("nccl", what, why=f"the run said: {said}")
+        return
+    yield Row("nccl", what, {"steps": len(losses), "last loss": losses[-1], "said": said})
 
 
 def train_losses(device: str, ranks: int, more: dict) -> list[float]:
+    return trained(device, ranks, more)[0]
+
+
+def trained(device: str, ranks: int, more: dict) -> tuple[list[float], str]:
+    """Its losses, and what it said that it computes on, and what carries its messages."""
     config = {
         "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "seed": 7,
         "model": {"layers": 2, "hidden": 64, "heads": 2, "sequence_length": 32},
@@ -169,7 +177,8 @@ def train_losses(device: str, ranks: int, more: dict) -> list[float]:
         run = Path(folder) / "run"
         call([BUILD / "bin" / "penstock", "train", path, "--run", run], RUN_LIMIT_S)
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if "loss" in line]
+        started = json.loads((run / "events.jsonl").read_text().splitlines()[0])
+    return [line["loss"] for line in lines if "loss" in line], started["device"]
 
 
 def host_against_device(machine: Machine) -> Iterator[Row]:

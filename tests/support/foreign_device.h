@@ -26,7 +26,7 @@ inline bool has_host_kernels() { return device_under_test().type() == kForeign; 
 // What this thread has asked of kForeign since it began.  A scalar, or a copy out, is a wait for
 // all that the device has to do.
 struct DeviceCounts {
-  std::int64_t copies_out = 0, bytes_out = 0;  // To the host.
+  std::int64_t copies_out = 0, bytes_out = 0;  // Copies to the host.
   std::int64_t copies_in = 0, bytes_in = 0;
   std::int64_t scalars = 0;  // Read by the host, one by one.
   std::int64_t kernels = 0;

@@ -46,7 +46,8 @@ std::string event_text(const measure::RunEvent& event) {
                                 : "";
   switch (event.kind) {
     case Started:
-      return str("started on ", counted(event.ranks, "rank"), ", ", event.layout, again);
+      return str("started on ", counted(event.ranks, "rank"), ", ", event.layout,
+                 event.device.empty() ? "" : str(", ", event.device), again);
     case Resumed:
       return str(
           "resumed from ", event.folder, again,

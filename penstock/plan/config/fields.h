@@ -372,7 +372,8 @@ void visit_launch(Visitor& v, ConfigT& c) {
             "began with");
   });
   v.field("transport", launch.transport, Choice<Transport>{kTransports},
-          "what carries messages between two ranks; auto: shm on one host, else tcp");
+          "what carries messages between two ranks; auto: NCCL between devices, else shm on one "
+          "host, else tcp");
   v.field("device", launch.device, Choice<Device>{kDevices},
           "what ranks compute on; auto: cuda where there is a device, else cpu");
 }

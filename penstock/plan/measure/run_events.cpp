@@ -27,6 +27,7 @@ const Field kTime{"time", &RunEvent::time};
 const Field kStep{"step", &RunEvent::step};
 const Field kRanks{"ranks", &RunEvent::ranks};
 const Field kLayout{"layout", &RunEvent::layout};
+const Field kDevice{"device", &RunEvent::device, true};
 const Field kFolder{"folder", &RunEvent::folder};
 const Field kLostSteps{"lost_steps", &RunEvent::lost_steps};
 const Field kPassedOver{"passed_over", &RunEvent::passed_over};
@@ -49,7 +50,7 @@ struct Kind {
 const std::vector<Kind>& kinds() {
   using enum RunEventKind;
   static const std::vector<Kind> all = {
-      {Started, "started", {kTime, kStep, kRanks, kLayout, kLostBefore}},
+      {Started, "started", {kTime, kStep, kRanks, kLayout, kDevice, kLostBefore}},
       {Resumed, "resumed", {kTime, kStep, kFolder, kLostSteps, kPassedOver}},
       {Saved, "saved", {kTime, kStep, kFolder, kSeconds}},
       {SaveFailed, "save_failed", {kTime, kStep, kReason}},

@@ -37,6 +37,7 @@ struct RunEvent {
   std::int64_t step = 0;  // Steps that were taken, or are in the checkpoint.
   std::int64_t ranks = 0;
   std::string layout;
+  std::string device;  // Device that rank 0 computes on, and what carries its messages.
   std::string folder;  // Folder of the checkpoint.
   // Steps that were taken already, and are done again; of Started where no Resumed follows.
   std::int64_t lost_steps = 0;

@@ -23,7 +23,6 @@
 #include "penstock/runtime/comm/host_copy.h"
 #include "penstock/runtime/comm/interruptible_store.h"
 #include "penstock/runtime/comm/links.h"
-#include "penstock/runtime/comm/nccl/library.h"
 #include "penstock/runtime/comm/nccl/nccl.h"
 #include "penstock/runtime/comm/roll_call.h"
 #include "penstock/runtime/comm/shm/channel.h"
@@ -66,6 +65,7 @@ class World : public Communicator {
         transport_(transport),
         device_(device),
         host_(shm::host_identity()),
+        cuda_(rank, device, host_),
         hub_(rank, rules_),
         acceptor_(listen,
                   {.alarm = [this](const std::string& news) { roll_call_.hear(news); },
@@ -74,7 +74,6 @@ class World : public Communicator {
                    .question = [this] { return to_text(calls_.place()); }}) {
     rules_.deadline = rules_.connecting = deadline;
     rules_.call_words = [this] { return call_words(); };
-    if (device_.is_cuda()) identity_ = str(host_, " ", cuda_identity(device_));
     prepare_gloo();
     introduce();
     learn_acceptors();
@@ -117,6 +116,10 @@ class World : public Communicator {
   std::int64_t age() const override { return roll_call_.age(); }
 
   std::string call_words() const override { return comm::call_words(ask(all_ranks()), rank_); }
+
+  std::string transports() const override {
+    return join(std::vector(transports_.begin(), transports_.end()), ", ");
+  }
 
   void link(std::vector<Rank> peers) override {
     calls_.speak();
@@ -204,7 +207,7 @@ class World : public Communicator {
   // What other ranks ask for when they connect.
   void introduce() {
     if (uses_shared_memory()) put(host_key(rank_), host_);
-    put(device_key(rank_), str(identity_, "\n", nccl_));
+    put(device_key(rank_), cuda_.introduction());
   }
 
   // Drops connections in the order in which they were made, which is one for all ranks.  Each waits
@@ -356,39 +359,28 @@ class World : public Communicator {
     in_store(key, [&] { store_->wait({key}, rules_.deadline); });
   }
 
-  // NCCL takes two ranks of one device for a mistake.
   std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {
-    if (transport_ != Transport::Auto || identity_.empty()) return host;
-    const std::vector<std::string> other = penstock::split(get(device_key(peer)), '\n');
-    if (other[0].empty() || other[0] == identity_) return host;
-    check_nccl(peer, other[1]);
+    if (transport_ != Transport::Auto || !cuda_.reaches(peer, get(device_key(peer)))) return host;
+    transports_.insert(str("NCCL ", cuda_.nccl()));
     return make_announced_link(std::move(host), connect_nccl(store_, rank_, peer, device_, rules_),
                                device_);
   }
 
-  void check_nccl(Rank peer, const std::string& of_peer) const {
-    if (!nccl_.empty() && of_peer == nccl_) return;
-    const auto words = [](const std::string& version) {
-      return version.empty() ? "no NCCL" : str("NCCL ", version);
-    };
-    throw CommError(str("ranks ", rank_, " and ", peer, " compute on two CUDA devices: rank ",
-                        rank_, " has ", words(nccl_), ", rank ", peer, " has ", words(of_peer)),
-                    {"a torch for CUDA brings NCCL, libnccl.so.2; all ranks need the same version",
-                     "launch.transport = shm, tcp or gloo takes messages through host memory"});
-  }
-
   std::unique_ptr<Link> make_link(Rank peer) {
     const bool one_host = uses_shared_memory() && !host_.empty() && get(host_key(peer)) == host_;
-    if (one_host)
+    if (one_host) {
+      transports_.insert("shared memory");
       return make_shm_link(peer, rules_, [&](const std::string& mine) {
         put(str("shm/", rank_, "-", peer), mine);
         return get(str("shm/", peer, "-", rank_));
       });
+    }
     if (transport_ == Transport::Shm) {
       throw CommError(str("launch.transport = shm: ranks ", rank_, " and ", peer,
                           " do not share a host, a user and a process namespace"),
                       {"launch.transport = auto takes shared memory only where there is some"});
     }
+    transports_.insert(transport_ == Transport::Gloo ? "Gloo" : "TCP");
     if (transport_ == Transport::Gloo) return gloo_->link(peer, rules_);
     return hub_.link(peer, acceptors_[peer.index()]);
   }
@@ -475,12 +467,12 @@ class World : public Communicator {
   std::string listen_;
   Transport transport_;
   c10::Device device_;
-  std::string identity_;  // Identity of a CUDA device; empty: it is another.
-  std::string nccl_ = device_.is_cuda() ? nccl::version() : "";
   std::string host_;
+  CudaDevice cuda_;
   std::optional<GlooConnector> gloo_;  // Makes this age's links, where it is asked for.
   tcp::Hub hub_;
   std::map<Rank, std::unique_ptr<Link>> links_;
+  std::set<std::string> transports_;
   std::deque<ConnectedGroup> groups_;   // Stay where they are: transfers under way name theirs.
   std::int32_t next_number_ = 0;        // The least one of groups to come.
   std::vector<std::string> acceptors_;  // Their addresses, by rank.
@@ -491,17 +483,6 @@ class World : public Communicator {
 };
 
 }  // namespace
-
-std::string Operation::describe(std::optional<std::int32_t> tag, std::uint64_t bytes) const {
-  return str(verb, " ", peers, tag ? str(", tag ", *tag) : "", ", ", bytes, " bytes");
-}
-
-CommError WaitRules::failed(const std::string& what) const {
-  std::string words = call_words ? call_words() : "";
-  interrupt.check();  // Another rank may have found more meanwhile.
-  if (!words.empty()) words.insert(0, "; ");
-  return CommError(what + words, {str("the wait's deadline is ", deadline.count(), " ms")});
-}
 
 std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
                                          std::int32_t world_size, const std::string& listen,

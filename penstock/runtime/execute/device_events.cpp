@@ -10,7 +10,7 @@
 namespace penstock::execute {
 namespace {
 
-// As long as a short kernel: a wait of a step costs no more than one.
+// The time of a short kernel: a wait of a step costs no more than one.
 constexpr std::chrono::microseconds kBetweenLooks{20};
 
 }  // namespace

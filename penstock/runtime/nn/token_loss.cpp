@@ -34,7 +34,7 @@ void check_shapes(const at::Tensor& logits, const at::Tensor& targets) {
   }
 }
 
-// Which targets are no tokens.
+// Finds the targets that are no tokens.
 at::Tensor are_wrong(const at::Tensor& targets, std::int64_t vocabulary) {
   return (targets != kIgnoredTarget).logical_and((targets < 0).logical_or(targets >= vocabulary));
 }
@@ -90,7 +90,7 @@ at::Tensor gradient_of(const Rows& rows, const at::Tensor& factor) {
   by_chunks(rows.logits, [&](std::int64_t first, std::int64_t end) {
     const at::Tensor logits = rows.logits.slice(0, first, end);
     const at::Tensor log_sums = rows.log_sums.slice(0, first, end);
-    at::Tensor chunk = in_place ? logits.sub_(log_sums) : logits.sub(log_sums);  // Of float.
+    at::Tensor chunk = in_place ? logits.sub_(log_sums) : logits.sub(log_sums);  // Now of float.
     const at::Tensor targets = rows.targets.slice(0, first, end);
     chunk.exp_().scatter_add_(1, targets, minus_one.expand_as(targets));
     chunk.mul_(scale.slice(0, first, end).unsqueeze(1));

@@ -9,7 +9,7 @@
 namespace penstock::nn {
 namespace {
 
-// From memory that the device reads by itself, whenever it comes to it.
+// Copies from memory that the device reads by itself, whenever it comes to it.
 at::Tensor copy(const at::Tensor& tensor, c10::Device device) {
   const bool is_pinned_first = device.is_cuda() && tensor.is_cpu();
   const at::Tensor from = is_pinned_first ? tensor.pin_memory() : tensor;

@@ -44,7 +44,7 @@ std::vector<double> Parts::squared_norms(const std::function<void(const at::Tens
   const at::Tensor all = at::zeros({first_.back() + std::ssize(along)}, at::kDouble);
   auto* value = all.data_ptr<double>();
   std::vector<GradientSlice> slices;
-  std::vector<std::int64_t> places;  // Among all subtrees.
+  std::vector<std::int64_t> places;  // Places among all subtrees.
   for (const Part& part : parts_) {
     if (!part.tensor.grad().defined()) continue;
     slices.push_back({part.tensor.grad(), part.first});

@@ -15,6 +15,11 @@ std::int32_t cuda_devices() {
   return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
 }
 
+std::string why_none() {
+  return str("torch ", TORCH_VERSION,
+             at::hasCUDA() ? " sees no CUDA device here" : " is built without CUDA");
+}
+
 }  // namespace
 
 c10::Device choose_device(config::Device wanted, std::int32_t local_rank) {
@@ -24,9 +29,13 @@ c10::Device choose_device(config::Device wanted, std::int32_t local_rank) {
     return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % devices)};
   }
   if (wanted == config::Device::Auto) return at::kCPU;
-  throw ConfigError(str("launch.device = cuda: torch ", TORCH_VERSION,
-                        at::hasCUDA() ? " sees no CUDA device here" : " is built without CUDA"),
+  throw ConfigError(str("launch.device = cuda: ", why_none()),
                     {"launch.device = auto takes CUDA devices only where there are some"});
+}
+
+std::string device_text(config::Device wanted, c10::Device chosen) {
+  const bool falls_back = wanted == config::Device::Auto && chosen.is_cpu();
+  return falls_back ? str("cpu, since ", why_none()) : chosen.str();
 }
 
 }  // namespace penstock::rank

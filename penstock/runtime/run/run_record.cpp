@@ -14,6 +14,7 @@
 #include "penstock/plan/render/loss_svg.h"
 #include "penstock/plan/schedule/json.h"
 #include "penstock/render/schedule_svg.h"
+#include "penstock/runtime/rank/device.h"
 #include "penstock/runtime/weights/atomic_file.h"
 #include "penstock/simulate/simulate.h"
 
@@ -27,6 +28,13 @@ using measure::RunEventKind;
 std::string layout_text(const train::Trainer& trainer) {
   return str(mesh::to_string(trainer.layout().mesh.shape()), ", ",
              schedule::title(trainer.layout().schedule.schedule()));
+}
+
+std::string device_text(config::Device wanted, ConfiguredTrainer& trained) {
+  const std::string messages = trained.communicator().transports();
+  const stage::Stage& stage = trained.trainer().rank_model().stages().front();
+  return str(rank::device_text(wanted, stage.device()),
+             messages.empty() ? "" : str("; messages by ", messages));
 }
 
 }  // namespace
@@ -90,20 +98,22 @@ void RunRecord::begin(ConfiguredTrainer& trained, const RunCheckpoints& checkpoi
   samples.begin_files(
       *files_, goes_on_here ? measure::lines_up_to(earlier_lines(measure::kSamplesFile), taken)
                             : std::string());
-  note_start(trainer, checkpoints, measure::steps_behind(taken, earlier));
-  messages_.write(
-      str("penstock: ", layout_text(trainer), ", ", trained.batch_size(), " samples a step\n",
-          partition::to_string(trainer.layout().partition, nn::meta_of(trainer.layers())),
-          "data: ", data, "\n", "run directory: ", config.run.directory, "\n"));
+  const std::string device = device_text(config.launch.device, trained);
+  note_start(trainer, device, checkpoints, measure::steps_behind(taken, earlier));
+  messages_.write(str(
+      "penstock: ", layout_text(trainer), ", ", trained.batch_size(), " samples a step\n",
+      partition::to_string(trainer.layout().partition, nn::meta_of(trainer.layers())), "device: ",
+      device, "\n", "data: ", data, "\n", "run directory: ", config.run.directory, "\n"));
 }
 
-void RunRecord::note_start(const train::Trainer& trainer, const RunCheckpoints& checkpoints,
-                           std::int64_t lost_steps) {
+void RunRecord::note_start(const train::Trainer& trainer, const std::string& device,
+                           const RunCheckpoints& checkpoints, std::int64_t lost_steps) {
   const auto& resumed = checkpoints.resumed();
   note({.kind = RunEventKind::Started,
         .step = trainer.steps_taken(),
         .ranks = trainer.layout().mesh.world_size(),
         .layout = layout_text(trainer),
+        .device = device,
         .lost_steps = resumed ? 0 : lost_steps});
   if (!resumed) return;
   note({.kind = RunEventKind::Resumed,

@@ -57,8 +57,8 @@ class RunRecord {
   std::string file(const char* name) const { return read_.config.run.directory + "/" + name; }
   std::string earlier_lines(const char* name) const;
   void write_plan(const train::Trainer& trainer) const;
-  void note_start(const train::Trainer& trainer, const RunCheckpoints& checkpoints,
-                  std::int64_t lost_steps);
+  void note_start(const train::Trainer& trainer, const std::string& device,
+                  const RunCheckpoints& checkpoints, std::int64_t lost_steps);
 
   const config::ReadConfig& read_;
   Output& messages_;

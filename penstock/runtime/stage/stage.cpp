@@ -185,7 +185,7 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
   place.layer = layers_.end();
   if (keep_graph && segments_.back().is_recomputed()) {
     Cut cut = cut_off(outputs);
-    empty(cut.leaves);  // So that the loss may work in the outputs' memory.
+    empty(cut.leaves);  // Lets the loss work in the outputs' memory.
     activation->segments.push_back({.leaves = std::move(cut.leaves), .place = place});
     outputs = std::move(cut.values);
   }

@@ -1,5 +1,7 @@
 #include "penstock/runtime/train/rank_model.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -47,6 +49,9 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
             progress),
       activations_(std::make_shared<stage::ActivationCount>()),
       owned_(str("rank ", communicator.rank())) {
+  if (!options.device.is_cpu()) {  // Kernels of users may ask for no device.
+    c10::impl::VirtualGuardImpl(options.device.type()).setDevice(options.device);
+  }
   // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
   communicator_.barrier("connected");
   std::unique_ptr<parameters::GrowingParameters> grown;

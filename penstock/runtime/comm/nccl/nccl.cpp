@@ -111,7 +111,8 @@ class PairComm {
   Interrupt::Waiting waiting_;  // The first to go: it uses what is above.
 };
 
-// Over for the host at once; what the device is given after wait() comes behind it there.
+// A transfer that is over for the host at once.  What the device is given after wait() comes behind
+// it there.
 class NcclTransfer : public Transfer {
  public:
   NcclTransfer(at::Tensor tensor, c10::Stream stream)
@@ -163,7 +164,7 @@ class NcclChannel : public Channel {
   }
 
  private:
-  // Behind what the device has been given so far.
+  // Begins it behind what the device has been given so far.
   template <class Call>
   std::unique_ptr<Transfer> begin(const at::Tensor& tensor, const Call& call) {
     const c10::DeviceGuard device(stream_.device());
@@ -183,13 +184,35 @@ class NcclChannel : public Channel {
 // CUDA's function, which torch for CUDA brings.
 using BusId = int (*)(char* to, int size, int device);
 
+std::string bus_id(c10::Device device) {
+  const auto ask = reinterpret_cast<BusId>(::dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
+  std::array<char, 32> text{};
+  const bool is_known = ask != nullptr && ask(text.data(), text.size(), device.index()) == 0;
+  return is_known ? std::string(text.data()) : str("device ", static_cast<int>(device.index()));
+}
+
+std::string words_of(Rank rank, const std::string& version) {
+  return str("rank ", rank, version.empty() ? " has no NCCL" : str(" has NCCL ", version));
+}
+
 }  // namespace
 
-std::string cuda_identity(c10::Device device) {
-  const auto bus_id = reinterpret_cast<BusId>(::dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
-  std::array<char, 32> text{};
-  const bool is_known = bus_id != nullptr && bus_id(text.data(), text.size(), device.index()) == 0;
-  return is_known ? std::string(text.data()) : str("device ", static_cast<int>(device.index()));
+CudaDevice::CudaDevice(Rank rank, c10::Device device, const std::string& host) : rank_(rank) {
+  if (!device.is_cuda()) return;
+  identity_ = str(host, " ", bus_id(device));
+  nccl_ = nccl::version();
+}
+
+std::string CudaDevice::introduction() const { return str(identity_, "\n", nccl_); }
+
+bool CudaDevice::reaches(Rank peer, const std::string& introduction) const {
+  const std::vector<std::string> other = penstock::split(introduction, '\n');
+  if (identity_.empty() || other[0].empty() || other[0] == identity_) return false;
+  if (!nccl_.empty() && other[1] == nccl_) return true;
+  throw CommError(str("ranks ", rank_, " and ", peer, " compute on two CUDA devices: ",
+                      words_of(rank_, nccl_), ", ", words_of(peer, other[1])),
+                  {"a torch for CUDA brings NCCL, libnccl.so.2; all ranks need the same version",
+                   "launch.transport = shm, tcp or gloo takes messages through host memory"});
 }
 
 Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, Rank peer,

@@ -11,10 +11,27 @@
 
 namespace penstock::comm {
 
-// The same for two ranks of a host that share this device of CUDA's, another for those that do not.
-std::string cuda_identity(c10::Device device);
+// The device of a rank, if it is one of CUDA's, as other ranks hear of it.
+class CudaDevice {
+ public:
+  // `host`: the same for ranks of one host.
+  CudaDevice(Rank rank, c10::Device device, const std::string& host);
 
-// Connects both directions to `peer`, who calls it too.  REQUIRES: both have the library.
+  std::string introduction() const;
+  // Whether messages to `peer`, who has introduced itself so, go from device to device: not between
+  // ranks that share one, which NCCL takes for a mistake.
+  // Throws: CommError where there are two devices, and NCCL is missing, or not the same on both.
+  bool reaches(Rank peer, const std::string& introduction) const;
+  // NCCL's version; "": this process has none.
+  const std::string& nccl() const { return nccl_; }
+
+ private:
+  Rank rank_;
+  std::string identity_;  // "": no device of CUDA's.
+  std::string nccl_;
+};
+
+// Connects both directions to `peer`, who calls it too.  REQUIRES: the devices reach each other.
 // Throws: CommError, after the rules' deadline.
 Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, Rank peer,
                       c10::Device device, WaitRules& rules);
