@@ -352,8 +352,9 @@ class Programs(ProcessTest):
         result = self.run_words(PENSTOCK, "--version")
         self.assert_code(result, 0)
         self.assertRegex(result.out, r"^penstock \d+\.\d+\.\d+")
-        torch = r"compiler \w+ \d+.*\ntorch \d+\.\d+.*\ntransports shm, tcp, gloo\n"
-        self.assertRegex(result.out, torch)
+        torch = r"compiler \w+ \d+.*\ntorch \d+\.\d+.*\n"
+        transports = "transports shm, tcp, gloo; nccl between CUDA devices\n"
+        self.assertRegex(result.out, torch + transports)
 
     def test_help_needs_no_torch(self) -> None:
         times = []

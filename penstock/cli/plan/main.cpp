@@ -24,10 +24,11 @@ using penstock::ExitCode;
 
 std::string version_text() {
   const std::string torch = penstock::cli::has_runtime_program() ? PENSTOCK_TORCH_VERSION : "";
-  return penstock::str("penstock ", penstock::kVersion, "\n", "compiler ", penstock::kCompiler,
-                       ", ", penstock::kBuildType, "\n",
-                       torch.empty() ? "torch none (planning only)\ntransports none"
-                                     : "torch " + torch + "\ntransports shm, tcp, gloo");
+  return penstock::str(
+      "penstock ", penstock::kVersion, "\n", "compiler ", penstock::kCompiler, ", ",
+      penstock::kBuildType, "\n",
+      torch.empty() ? "torch none (planning only)\ntransports none"
+                    : "torch " + torch + "\ntransports shm, tcp, gloo; nccl between CUDA devices");
 }
 
 // The place where another program's words begin: behind the options of `run`, or at "--".

@@ -360,7 +360,8 @@ class World : public Communicator {
   }
 
   std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {
-    if (transport_ != Transport::Auto || !cuda_.reaches(peer, get(device_key(peer)))) return host;
+    if (transport_ != Transport::Auto || !device_.is_cuda()) return host;
+    if (!cuda_.reaches(peer, get(device_key(peer)))) return host;
     transports_.insert(str("NCCL ", cuda_.nccl()));
     return make_announced_link(std::move(host), connect_nccl(store_, rank_, peer, device_, rules_),
                                device_);

@@ -44,17 +44,17 @@ Microbatches cut(const nn::Values& inputs, const nn::Values& targets, std::int32
 
 // The losses that are there, as numbers of the host: of a device, by one copy.
 std::vector<double> numbers(const std::vector<at::Tensor>& losses) {
-  std::vector<double> numbers;
+  std::vector<double> found;
   std::vector<at::Tensor> elsewhere;
   for (const at::Tensor& loss : losses) {
     if (!loss.defined()) continue;
     if (loss.is_cpu()) {
-      numbers.push_back(loss.item<double>());
+      found.push_back(loss.item<double>());
     } else {
       elsewhere.push_back(loss.to(at::kDouble));
     }
   }
-  if (elsewhere.empty()) return numbers;
+  if (elsewhere.empty()) return found;
   const at::Tensor here = at::stack(elsewhere).cpu();
   const auto* const first = here.const_data_ptr<double>();
   return {first, first + here.numel()};
