@@ -84,9 +84,8 @@ class Communicator {
   // are.  Asks the other ranks, for a second at most.
   virtual std::string call_words() const = 0;
 
-  // What carries this rank's messages, by now: "shared memory", "TCP", "NCCL 2.27.5, shared
-  // memory";
-  // "": it has no connection.
+  // What carries this rank's messages by now: "TCP", or "NCCL 2.27.5, shared memory"; "": it has no
+  // connection.
   virtual std::string transports() const = 0;
 
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.  Returns

@@ -49,11 +49,6 @@ double loss_factor(const Instruction& instruction, const StepInputs& step) {
   return step.loss_factors[instruction.action.microbatch->index()];
 }
 
-bool computes(Kind kind) {
-  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::BackwardInput ||
-         kind == Kind::BackwardWeight;
-}
-
 const nn::Loss& loss_of(Microbatch microbatch, const StepInputs& step) {
   static const nn::Loss nothing = nn::loss_of_nothing;
   return !step.of_nothing.empty() && step.of_nothing[microbatch.index()] ? nothing : step.loss;
@@ -196,7 +191,7 @@ struct Executor::Impl {
       const at::NoGradGuard no_grad;  // Set again, as in run(): this may be another thread.
       return perform(each, step);
     });
-    if (computes(instruction.kind)) device_events.mark(step.place.step);
+    if (schedule::is_compute(instruction.action.op)) device_events.mark(step.place.step);
     if (event == nullptr) return;
     if (ran.ready_ns > 0) event->ready_ns = ran.ready_ns;
     event->bytes = ran.bytes;

@@ -36,7 +36,7 @@ struct StepInputs {
   // Everything that is called there sees the multiplied loss.  Empty: 1 each.
   std::vector<double> loss_factors;
   // Whether a microbatch has nothing that its loss is a mean of: its loss is 0 then, and not
-  // called. Empty: each has something.
+  // called.  Empty: each has something.
   std::vector<bool> of_nothing;
   // What the run that ends an accumulation divides gradients by, where they are summed.
   double gradient_divisor = 1.0;

@@ -208,6 +208,8 @@ execute::Files RankModel::files_in_programs() const {
 execute::StepResult RankModel::run(execute::Executor& executor, const char* name,
                                    execute::StepInputs inputs) {
   const execute::FilesMark files(progress_, files_in_programs());
+  inputs.inputs = nn::on_device(inputs.inputs, options_.device);
+  inputs.targets = nn::on_device(inputs.targets, options_.device);
   for (nn::Values& each : inputs.inputs) each = options_.precision.inputs(each);
   for (const auto& tie : ties_) tie->share();
   return replicated_->run(name, [&] { return executor.run(inputs); });

@@ -142,8 +142,8 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
   for (std::int64_t run = 0; run < runs; ++run) {
     const Microbatches& batch = batches[static_cast<std::size_t>(run)];
     execute::StepInputs inputs{
-        .inputs = nn::on_device(batch.inputs, options().device),
-        .targets = nn::on_device(batch.targets, options().device),
+        .inputs = batch.inputs,
+        .targets = batch.targets,
         .loss = loss_,
         .gradient_divisor = options().loss_scale.divisor(microbatches_of(batches, options())),
         .place = {.step = step, .microbatch = (replica * runs + run) * options().microbatches},
@@ -311,8 +311,8 @@ double Trainer::evaluate(const Microbatches& batch) {
         std::int64_t{rank_model_->groups().other_samples.here} * options().microbatches;
     const std::vector<double> weights = weights_->of({batch}, /*step=*/0);
     execute::StepInputs inputs{
-        .inputs = nn::on_device(batch.inputs, options().device),
-        .targets = nn::on_device(batch.targets, options().device),
+        .inputs = batch.inputs,
+        .targets = batch.targets,
         .loss = loss_,
         .place = {.step = steps_taken_, .microbatch = first, .evaluation = ++forwards_.since_step}};
     if (rank_model_->is_last_stage()) {

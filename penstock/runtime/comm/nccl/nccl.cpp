@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/comm/nccl/library.h"
 
@@ -228,8 +229,8 @@ Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, R
                                               sends, device, rules);
     } catch (const std::exception& error) {
       rules.interrupt.check();
-      throw CommError(
-          str("rank ", rank, " could not connect to rank ", peer, " by NCCL: ", error.what()));
+      throw CommError(str("rank ", rank, " could not connect to rank ", peer,
+                          " by NCCL: ", exception_text(error)));
     }
   }
   return channels;
