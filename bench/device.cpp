@@ -14,6 +14,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "bench/pipe.h"
 #include "penstock/core/error.h"
@@ -69,6 +70,10 @@ train::TrainerOptions options_of(const Options& options, const c10::Device& devi
 
 int run_rank(const Options& options, int rank, const std::string& store) {
   at::set_num_threads(1);
+  if (options.nccl) {  // It takes ranks of one device for a mistake, unless their hosts differ.
+    ::setenv("NCCL_HOSTID", str("host", rank).c_str(), 1);
+    ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  }
   const auto asked = named<config::Device>(
       "--device", options.device, {{"cpu", config::Device::Cpu}, {"cuda", config::Device::Cuda}});
   const c10::Device device = rank::choose_device(asked, rank);
@@ -76,7 +81,8 @@ int run_rank(const Options& options, int rank, const std::string& store) {
                                            .path = store,
                                            .rank = Rank(rank),
                                            .world_size = static_cast<std::int32_t>(options.ranks),
-                                           .listen = "127.0.0.1"},
+                                           .listen = "127.0.0.1",
+                                           .device = device},
                                           std::chrono::seconds(60));
   train::Trainer trainer(
       options_of(options, device), nn::mlp_layers(options.width, 8),
@@ -104,8 +110,9 @@ int run_rank(const Options& options, int rank, const std::string& store) {
         "penstock", options, std::move(times),
         str(", \"ranks\": ", options.ranks, ", \"data\": ", options.data, ", \"mode\": \"",
             options.mode, "\", \"device\": \"", options.device, "\", \"type\": \"", options.type,
-            "\", \"host_ms\": ", host, ", \"instructions\": ",
-            bench::schedule_of(options).schedule().programs.front().size(), peak_text(device)));
+            "\", \"host_ms\": ", host,
+            ", \"instructions\": ", bench::schedule_of(options).schedule().programs.front().size(),
+            ", \"messages\": \"", communicator->transports(), "\"", peak_text(device)));
   }
   communicator->barrier("end");
   return 0;

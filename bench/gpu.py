@@ -13,16 +13,20 @@ Needs a Python that has torch (this one, or PENSTOCK_PYTHON), g++ and CMake, and
 from __future__ import annotations
 
 import argparse
+import array
 import datetime
+import itertools
 import json
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +35,14 @@ BUILD = ROOT / "build"
 KIT = ROOT / ".gpu-kit"
 PYTHON = os.environ.get("PENSTOCK_PYTHON", sys.executable)
 NEEDS_DEVICE = "needs a CUDA device"
-NEEDS_TWO = "needs two CUDA devices"
+THROUGH_HOST = {"launch": {"device": "cuda", "transport": "shm"}}
 # Far above what a step on a device takes; the slowest is that of width 8192 in float.
 RUN_LIMIT_S = 90.0
 
 TARGETS = ["runtime_tests", "penstock_program", "penstock_runtime_program", "bench_device"]
 DEVICE_TESTS = "*Device*:*Messages.GoFromDeviceToDevice*:AnnouncedLink.*"
 SCHEDULES = {"1f1b": 1, "interleaved_1f1b": 2, "zbv": 2}
-SIZES = [(512, 256, 8), (2048, 512, 8), (8192, 512, 8)]  # Width, batch, microbatches.
+SIZES = [(2048, 512, 8), (8192, 512, 8), (512, 256, 8)]  # Width, batch, microbatches.
 
 
 @dataclass
@@ -146,36 +150,66 @@ def device_tests(machine: Machine) -> Iterator[Row]:
 
 
 def nccl(machine: Machine) -> Iterator[Row]:
-    what = "messages from device to device by NCCL"
-    if machine.devices < 2:
-        yield Row("nccl", what, why=NEEDS_TWO)
+    """NCCL takes two ranks of one device for a mistake, unless each has a name of its own host."""
+    if machine.devices == 0:
+        yield Row("nccl", "messages from device to device", why=NEEDS_DEVICE)
         return
-    losses, said = trained("cuda", 2, {})
-    if "NCCL" not in said:
-        yield Row("nccl", what, why=f"the run said: {said}")
-        return
-    yield Row("nccl", what, {"steps": len(losses), "last loss": losses[-1], "said": said})
+    for schedule in ("1f1b", "zbv"):
+        more = {"schedule": {"name": schedule}}
+        losses, said = trained("cuda", 2, more, nccl_on_one=True)
+        through_host, _ = trained("cuda", 2, {**more, **THROUGH_HOST})
+        figures = {
+            "steps": len(losses),
+            "last loss": losses[-1],
+            "said": said,
+            "through host memory": "same" if losses == through_host else through_host[-1],
+        }
+        yield Row("nccl", f"messages from device to device, {schedule}", figures)
 
 
 def train_losses(device: str, ranks: int, more: dict) -> list[float]:
     return trained(device, ranks, more)[0]
 
 
-def trained(device: str, ranks: int, more: dict) -> tuple[list[float], str]:
-    """Its losses, and what it said that it computes on, and what carries its messages."""
+def by_hand(ranks: int) -> list[dict[str, str]]:
+    """The environment of each rank, where nothing starts them, and NCCL takes each for a host."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [
+        {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+         "MASTER_PORT": str(port), "NCCL_SOCKET_IFNAME": "lo", "NCCL_HOSTID": f"host{rank}"}
+        for rank in range(ranks)
+    ]  # fmt: skip
+
+
+def small_config(device: str, ranks: int, more: dict) -> dict:
     config = {
         "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "seed": 7,
-        "model": {"layers": 2, "hidden": 64, "heads": 2, "sequence_length": 32},
+        "model": {"layers": 4, "hidden": 64, "heads": 2, "sequence_length": 32},
         "mesh": {"pipe": ranks, "data": 1},
         "run": {"steps": 10, "eval_batches": 1, "sample_bytes": 4},
         "launch": {"device": device},
-        **more,
     }  # fmt: skip
+    for key, value in more.items():
+        config[key] = {**config.get(key, {}), **value}
+    return config
+
+
+def trained(
+    device: str, ranks: int, more: dict, nccl_on_one: bool = False
+) -> tuple[list[float], str]:
+    """Its losses, and what it said that it computes on, and what carries its messages."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
-        path.write_text(json.dumps(config))
+        path.write_text(json.dumps(small_config(device, ranks, more)))
         run = Path(folder) / "run"
-        call([BUILD / "bin" / "penstock", "train", path, "--run", run], RUN_LIMIT_S)
+        words = [BUILD / "bin" / "penstock", "train", path, "--run", run]
+        if nccl_on_one:
+            with ThreadPoolExecutor(ranks) as pool:
+                list(pool.map(lambda each: call(words, RUN_LIMIT_S, **each), by_hand(ranks)))
+        else:
+            call(words, RUN_LIMIT_S)
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         started = json.loads((run / "events.jsonl").read_text().splitlines()[0])
     return [line["loss"] for line in lines if "loss" in line], started["device"]
@@ -197,51 +231,163 @@ def host_against_device(machine: Machine) -> Iterator[Row]:
                 yield Row("host against device", what, why=str(error))
 
 
+# Llama's shape, 0.9 billion parameters.
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
+    "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def decoder(machine: Machine) -> Iterator[Row]:
+    """`penstock train` on one rank, and transformers' model in a plain loop."""
+    sequence, batch, microbatches, steps = 2048, 16, 4, 8
+    for recomputes in (False, True):
+        what = f"Llama 0.9 B, bf16, {batch} samples of {sequence}, {microbatches} microbatches"
+        what += ", recomputed" if recomputes else ""
+        if machine.devices == 0:
+            yield Row("decoder", what, why=NEEDS_DEVICE)
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "model").mkdir()
+            (folder / "model" / "config.json").write_text(json.dumps(LLAMA))
+            tokens = array.array("H", (i * 7919 % LLAMA["vocab_size"] for i in range(2**20)))
+            (folder / "corpus.bin").write_bytes(tokens.tobytes())
+            config = {
+                "train_batch_size": batch,
+                "train_micro_batch_size_per_gpu": batch // microbatches,
+                "bf16": {"enabled": True}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+                "model": {"type": "hugging_face", "path": str(folder / "model"),
+                          "weights": "random", "sequence_length": sequence},
+                "data": {"path": str(folder / "corpus.bin"), "format": "uint16"},
+                "run": {"steps": steps + 3, "eval_batches": 1},
+                "launch": {"device": "cuda"},
+            }  # fmt: skip
+            if recomputes:
+                config["pipeline"] = {"activation_checkpoint_interval": 1}
+            path = folder / "config.json"
+            path.write_text(json.dumps(config))
+            try:
+                said = call([BUILD / "bin" / "penstock", "train", path, "--run", folder / "run"],
+                            2 * RUN_LIMIT_S)  # fmt: skip
+                lines = (folder / "run/metrics.jsonl").read_text().splitlines()
+                times = [json.loads(line).get("step_time_seconds") for line in lines]
+                mine = 1e3 * statistics.median([t for t in times if t is not None][3:])
+                figures = {"ms": round(mine, 1)}
+                print(said, file=sys.stderr)
+            except CommandError as error:
+                yield Row("decoder", what, why=str(error))
+                continue
+            try:
+                words = ["--sequence", sequence, "--batch", batch, "--microbatches", microbatches,
+                         "--steps", steps] + ["--recompute"] * recomputes  # fmt: skip
+                script = ROOT / "bench" / "peers" / "llama_plain_loop.py"
+                peer = last_json(call([PYTHON, script, folder / "model", *words], RUN_LIMIT_S))
+                per_step = 6 * peer["parameters"] * batch * sequence
+                figures["of transformers"] = round(mine / peer["median_ms"], 3)
+                figures["TFLOP/s of products"] = round(per_step / mine / 1e9, 1)
+                figures["transformers' MB"] = round(peer["peak_device_mb"])
+            except CommandError as error:
+                figures["transformers"] = str(error)
+            yield Row("decoder", what, figures)
+
+
+def failure(machine: Machine) -> Iterator[Row]:
+    """How soon the other rank ends when one is killed, with NCCL between them."""
+    what = "one of two ranks is killed: the other one ends after"
+    if machine.devices == 0:
+        yield Row("failure", what, why=NEEDS_DEVICE)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "config.json"
+        path.write_text(json.dumps(small_config("cuda", 2, {"run": {"steps": 100000}})))
+        ranks = [subprocess.Popen([BUILD / "bin" / "penstock", "train", path, "--run",
+                                   folder / "run"], cwd=ROOT, env={**os.environ, **variables},
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                 for variables in by_hand(2)]  # fmt: skip
+        try:
+            metrics = folder / "run" / "metrics.jsonl"
+            end = time.monotonic() + RUN_LIMIT_S
+            while not metrics.exists() or len(metrics.read_text().splitlines()) < 20:
+                if time.monotonic() > end or any(rank.poll() is not None for rank in ranks):
+                    for rank in ranks:
+                        rank.kill()
+                    raise CommandError("it made no 20 steps: " + ranks[0].communicate()[1][-300:])
+                time.sleep(0.05)
+            ranks[1].kill()
+            start = time.monotonic()
+            try:
+                said = ranks[0].communicate(timeout=60)[1].strip().splitlines()
+            except subprocess.TimeoutExpired:
+                raise CommandError("it had not ended after 60 s") from None
+            yield Row("failure", what, {"s": round(time.monotonic() - start, 2),
+                                        "exit code": ranks[0].returncode,
+                                        "said": said[-1][:200] if said else ""})  # fmt: skip
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+
+
 def ours(*words: object) -> dict:
     return last_json(call([BUILD / "bench" / "bench_device", "--device", "cuda", *map(str, words)],
                           RUN_LIMIT_S))  # fmt: skip
 
 
-def torchs(*words: object) -> dict:
+def by_nccl(*words: object) -> dict:
+    line = ours("--nccl", *words)
+    if "NCCL" not in line["messages"]:
+        raise CommandError(f"messages went by {line['messages']}")
+    return line
+
+
+def torchs(*words: object, package: str = "torch.distributed.pipelining") -> dict:
     script = ROOT / "bench" / "peers" / "torch_pipelining.py"
     return last_json(call([PYTHON, "-W", "ignore", script, "--device", "cuda", *map(str, words)],
-                          RUN_LIMIT_S))  # fmt: skip
+                          RUN_LIMIT_S, PIPELINING=package,
+                          PYTHONPATH=str(BUILD / "python")))  # fmt: skip
 
 
-def median_of(measure, words: list[object], repetitions: int = 3) -> float:
-    return statistics.median(measure(*words)["median_ms"] for _ in range(repetitions))
+def from_python(*words: object) -> dict:
+    return torchs(*words, package="penstock.pipelining")
 
 
 def pipeline(machine: Machine) -> Iterator[Row]:
     """Ranks share the device, so a step can be no shorter than that of one rank."""
-    for width, batch, microbatches in SIZES:
-        for kind in ("float", "bf16"):
-            size = ["--width", width, "--batch", batch, "--microbatches", microbatches]
-            size += ["--type", kind, "--steps", 20]
-            alone = None
-            for ranks in (1, 2, 4):
-                for schedule, stages in SCHEDULES.items() if ranks > 1 else [("gpipe", 1)]:
-                    what = f"d {width} {kind}, {ranks} ranks, {schedule}"
-                    if machine.devices == 0:
-                        yield Row("pipeline", what, why=NEEDS_DEVICE)
-                        continue
-                    words = [*size, "--ranks", ranks, "--schedule", schedule]
-                    words += ["--stages-per-rank", stages]
-                    try:
-                        mine = median_of(ours, words)
-                    except CommandError as error:
-                        yield Row("pipeline", what, why=str(error))
-                        continue
-                    alone = mine if ranks == 1 else alone
-                    figures = {"ms": round(mine, 3)}
-                    if alone:
-                        figures["of one rank's step"] = round(mine / alone, 3)
-                    if ranks > 1:
-                        try:
-                            figures["of torch"] = round(mine / median_of(torchs, words), 3)
-                        except CommandError as error:
-                            figures["torch"] = str(error)
-                    yield Row("pipeline", what, figures)
+    for kind, (width, batch, microbatches) in itertools.product(("bf16", "float"), SIZES):
+        size = ["--width", width, "--batch", batch, "--microbatches", microbatches]
+        size += ["--type", kind, "--steps", 20]
+        alone = None
+        for ranks, schedule in [(1, "gpipe"), *[(2, name) for name in SCHEDULES], (4, "1f1b")]:
+            what = f"d {width} {kind}, {ranks} ranks, {schedule}"
+            if machine.devices == 0:
+                yield Row("pipeline", what, why=NEEDS_DEVICE)
+                continue
+            words = [*size, "--ranks", ranks, "--schedule", schedule]
+            words += ["--stages-per-rank", SCHEDULES.get(schedule, 1)]
+            try:
+                alone_or_host = ours(*words)["median_ms"]
+            except CommandError as error:
+                yield Row("pipeline", what, why=str(error))
+                continue
+            if ranks == 1:
+                alone = alone_or_host
+                yield Row("pipeline", what, {"ms": round(alone, 3)})
+                continue
+            figures = {"ms by host memory": round(alone_or_host, 3)}
+            measured = {"ms by NCCL": by_nccl, "from Python": from_python, "torch's": torchs}
+            for name, measure in measured.items():
+                try:
+                    figures[name] = round(measure(*words)["median_ms"], 3)
+                except CommandError as error:
+                    figures[name] = str(error)
+            if alone:
+                figures["one rank's"] = round(alone, 3)
+            yield Row("pipeline", what, figures)
 
 
 def overhead(machine: Machine) -> Iterator[Row]:
@@ -282,6 +428,8 @@ PARTS = [
     (device_tests, 600),
     (host_against_device, 240),
     (nccl, 120),
+    (failure, 120),
+    (decoder, 240),
     (overhead, 120),
     (zero_memory, 240),
     (pipeline, 900),

@@ -39,6 +39,7 @@ struct Options {
   long data = 1;                   // device.cpp: replicas among the ranks.
   std::string device = "cpu";      // device.cpp: "cpu" or "cuda", one that all ranks share.
   std::string type = "float";      // device.cpp: "float" or "bf16".
+  bool nccl = false;               // device.cpp: NCCL between the ranks, which share a device.
   long budget_mb = 4096;           // zero.cpp: of stage 3's whole parameters; half of it ahead.
 };
 
@@ -66,6 +67,7 @@ inline Options parse(int argc, char** argv) {
   const std::map<std::string, bool*> flags = {{"--sgd", &options.sgd},
                                               {"--predict", &options.predict},
                                               {"--record", &options.record},
+                                              {"--nccl", &options.nccl},
                                               {"--adam", &options.adam}};
   const std::map<std::string, std::string*> texts = {{"--schedule", &options.schedule},
                                                      {"--mode", &options.mode},

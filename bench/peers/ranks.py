@@ -50,7 +50,7 @@ def time_steps(steps: int, step, after) -> list[float]:
     """Milliseconds of each timed step, the slower rank's; `after` is not timed."""
     times = []
     for i in range(WARMUP + steps):
-        dist.barrier()
+        dist.all_reduce(torch.zeros(1))
         start = time.perf_counter()
         step()
         if torch.cuda.is_initialized():
@@ -75,6 +75,8 @@ def _rank(rank: int, body, args, folder: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     os.environ.update(WORLD_SIZE=str(args.ranks), LOCAL_SIZE=str(args.ranks))
+    # NCCL takes ranks of one device for a mistake, unless their hosts differ.
+    os.environ.update(NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     body(rank, args, f"file://{folder}/store")
     os._exit(0)  # Gloo's threads may abort an interpreter that ends: docs/gotchas.md.

@@ -52,7 +52,8 @@ def make_schedule(rank, args):
 
 
 def body(rank, args, init_method):
-    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=args.ranks)
+    backend = "cpu:gloo,cuda:nccl" if args.device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=args.ranks)
     schedule, modules, first, last = make_schedule(rank, args)
     optimizer = torch.optim.SGD(modules.parameters(), lr=0.0)
     parameter = next(modules.parameters())

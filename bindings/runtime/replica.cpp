@@ -17,6 +17,7 @@
 #include "penstock/runtime/offload/system_memory.h"
 #include "penstock/runtime/parameters/pager.h"
 #include "penstock/runtime/parameters/zero_init_parameters.h"
+#include "penstock/runtime/train/model_places.h"
 #include "penstock/runtime/train/module_replica.h"
 
 namespace penstock::bindings {
@@ -173,6 +174,44 @@ void init_options(py::module_& m) {
           py::arg("ranks"), "Whether parameters do, over so many replicas.");
 }
 
+// Layers here, each with the numbers of its parameters.
+using PythonLayers = std::vector<std::pair<std::int64_t, Numbers>>;
+
+std::unique_ptr<train::ModelPlaces> places_of(std::int64_t layers, const PythonLayers& here,
+                                              comm::Communicator& communicator,
+                                              std::int32_t group) {
+  std::vector<train::CountedLayer> counted;
+  for (const auto& [index, parameters] : here) {
+    counted.push_back({.index = index, .parameters = parameters});
+  }
+  return without_gil(communicator, [&] {
+    return std::make_unique<train::ModelPlaces>(layers, counted, [&](const at::Tensor& counts) {
+      communicator.all_reduce(counts, comm::Group{group})->wait();
+    });
+  });
+}
+
+std::vector<double> placed(const train::ModelPlaces& places, const std::vector<double>& values,
+                           const Numbers& chosen) {
+  std::vector<double> mine(values.size(), 0.0);
+  for (const std::size_t number : chosen) mine.at(number) = values[number];
+  std::vector<double> all(static_cast<std::size_t>(places.size()), 0.0);
+  places.place(mine, all);
+  return all;
+}
+
+void init_places(py::module_& m) {
+  py::class_<train::ModelPlaces>(m, "ModelPlaces",
+                                 "The places of this rank's parameters among those of the model.")
+      .def(py::init(&places_of), py::arg("layers"), py::arg("here"), py::arg("communicator"),
+           py::arg("group"),
+           "Collective over the group.  here: this rank's layers, of so many, each with the "
+           "numbers of its parameters, in its order; without those that another rank counts.")
+      .def("place", &placed, py::arg("values"), py::arg("chosen"),
+           "Values by parameter of the model: the value here of a chosen one that counts here, "
+           "and 0.0 for all others.  values: by parameter here.  chosen: numbers of those.");
+}
+
 void init_spread(py::module_& m) {
   py::class_<ReplicaGroup>(m, "ReplicaGroup", "Ranks of a communicator, as replicas.")
       .def(py::init([](comm::Communicator& communicator, const std::vector<std::int32_t>& ranks) {
@@ -321,6 +360,7 @@ void init_replica(py::module_& m) {
         return function();
       },
       py::arg("function"), "Calls what reads no values: its operators bring no parameters.");
+  init_places(m);
   init_options(m);
   init_spread(m);
   init_replicated(m);

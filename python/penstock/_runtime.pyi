@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'ModelPlaces', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -215,6 +215,18 @@ class Update:
     @skipped_steps.setter
     def skipped_steps(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+class ModelPlaces:
+    """
+    The places of this rank's parameters among those of the model.
+    """
+    def __init__(self, layers: typing.SupportsInt | typing.SupportsIndex, here: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]], communicator: Communicator, group: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Collective over the group.  here: this rank's layers, of so many, each with the numbers of its parameters, in its order; without those that another rank counts.
+        """
+    def place(self, values: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], chosen: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> list[float]:
+        """
+        Values by parameter of the model: the value here of a chosen one that counts here, and 0.0 for all others.  values: by parameter here.  chosen: numbers of those.
+        """
 class ReplicaOptions:
     """
     What replicas share, in how large steps, and where it is.

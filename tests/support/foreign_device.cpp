@@ -15,17 +15,22 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/library.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
-#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "penstock/core/check.h"
 
@@ -34,73 +39,84 @@ namespace {
 
 std::function<bool()> is_over;
 
-// Memory of one storage: open while somebody copies.
-class Region {
+// The device's memory, which is mapped twice: where its tensors are, closed, and for its kernels.
+//
+// What is freed is poisoned, and used again.
+class Memory {
  public:
-  explicit Region(std::size_t bytes)
-      : bytes_(bytes),
-        address_(::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    if (address_ == MAP_FAILED) throw std::bad_alloc();
-    const std::lock_guard lock(all_mutex());
-    all()[first()] = this;
-  }
-  ~Region() {
-    {
-      const std::lock_guard lock(all_mutex());
-      all().erase(first());
-    }
-    ::munmap(address_, bytes_);
-  }
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
+  struct Block {
+    std::size_t first;
+    std::size_t bytes;  // A power of two.
+  };
 
-  void* address() const { return address_; }
-  // That an address is in, null for none: a storage may have a part of another one's memory.
-  static Region* at(const void* address) {
-    const std::lock_guard lock(all_mutex());
-    const auto* const byte = static_cast<const std::byte*>(address);
-    const auto behind = all().upper_bound(byte);
-    if (behind == all().begin()) return nullptr;
-    Region* const region = std::prev(behind)->second;
-    return byte < region->first() + region->bytes_ ? region : nullptr;
+  static Memory& only() {
+    static auto* const memory = new Memory;  // Outlives static tensors.
+    return *memory;
   }
-  void open() {
+
+  Block take(std::size_t bytes) {
+    const std::size_t rounded = std::bit_ceil(std::max<std::size_t>(bytes, 64));
     const std::lock_guard lock(mutex_);
-    if (users_++ == 0) ::mprotect(address_, bytes_, PROT_READ | PROT_WRITE);
+    std::vector<std::size_t>& free = free_[rounded];
+    if (free.empty()) {
+      if (end_ + rounded > kBytes) throw std::bad_alloc();
+      return {.first = std::exchange(end_, end_ + rounded), .bytes = rounded};
+    }
+    const std::size_t first = free.back();
+    free.pop_back();
+    return {.first = first, .bytes = rounded};
   }
-  void close() {
+  void give_back(const Block& block) {
+    std::memset(open_ + block.first, 0xFF, block.bytes);  // Not a number, in every float.
     const std::lock_guard lock(mutex_);
-    if (--users_ == 0) ::mprotect(address_, bytes_, PROT_NONE);
+    free_[block.bytes].push_back(block.first);
+  }
+
+  void* closed(const Block& block) const { return closed_ + block.first; }
+  // Where the host may touch what is at a closed address.
+  void* opened(const void* closed) const {
+    if (closed == nullptr) return nullptr;  // Of no element.
+    return open_ + (static_cast<const std::byte*>(closed) - closed_);
   }
 
  private:
-  using All = std::map<const std::byte*, Region*>;  // By their first bytes.
-  static All& all() {
-    static All regions;
-    return regions;
-  }
-  static std::mutex& all_mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  const std::byte* first() const { return static_cast<const std::byte*>(address_); }
+  static constexpr std::size_t kBytes = std::size_t{1} << 35;  // Of addresses.
 
-  std::size_t bytes_;
-  void* address_;
+  Memory() {
+    const int file = ::memfd_create("foreign device", MFD_CLOEXEC);
+    const bool is_sized = file >= 0 && ::ftruncate(file, kBytes) == 0;
+    PENSTOCK_CHECK(is_sized, "no memory for the foreign device");
+    const auto map = [&](int protection) {
+      void* const address =
+          ::mmap(nullptr, kBytes, protection, MAP_SHARED | MAP_NORESERVE, file, 0);
+      if (address == MAP_FAILED) throw std::bad_alloc();
+      return static_cast<std::byte*>(address);
+    };
+    closed_ = map(PROT_NONE);
+    open_ = map(PROT_READ | PROT_WRITE);
+    ::close(file);
+  }
+
+  std::byte* closed_ = nullptr;
+  std::byte* open_ = nullptr;
   std::mutex mutex_;
-  int users_ = 0;
+  std::size_t end_ = 0;
+  std::map<std::size_t, std::vector<std::size_t>> free_;  // First bytes, by size.
 };
 
 struct ForeignAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, c10::Device(kForeign, 0)};
-    auto* region = new Region(bytes);
-    return {region->address(), region, &free_region, c10::Device(kForeign, 0)};
+    auto* const block = new Memory::Block(Memory::only().take(bytes));
+    return {Memory::only().closed(*block), block, &give_back, c10::Device(kForeign, 0)};
   }
   void copy_data(void*, const void*, std::size_t) const override {
     TORCH_CHECK(false, "nobody copies storages of the foreign device");
   }
-  static void free_region(void* region) { delete static_cast<Region*>(region); }
+  static void give_back(void* taken) {
+    const std::unique_ptr<Memory::Block> block(static_cast<Memory::Block*>(taken));
+    Memory::only().give_back(*block);
+  }
 };
 
 ForeignAllocator& allocator() {
@@ -128,28 +144,12 @@ struct ForeignGuard final : c10::impl::NoOpDeviceGuardImpl<kForeign> {
   }
 };
 
-// The tensor's bytes as a tensor of the host's, for as long as it lives.
-class Opened {
- public:
-  explicit Opened(const at::Tensor& tensor) : host_(tensor) {
-    if (tensor.is_cpu()) return;
-    region_ = Region::at(tensor.const_data_ptr());
-    if (region_ != nullptr) region_->open();
-    host_ = at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(),
-                          tensor.strides(), tensor.options().device(at::kCPU));
-  }
-  ~Opened() {
-    if (region_ != nullptr) region_->close();
-  }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-
-  const at::Tensor& host() const { return host_; }
-
- private:
-  Region* region_ = nullptr;
-  at::Tensor host_;
-};
+// The tensor's memory as a tensor of the host's.
+at::Tensor opened(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  return at::from_blob(Memory::only().opened(tensor.const_data_ptr()), tensor.sizes(),
+                       tensor.strides(), tensor.options().device(at::kCPU));
+}
 
 thread_local DeviceCounts counts;
 // In a kernel, whose copies are those of the stand-in.
@@ -205,8 +205,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool) {
   count_copy(self, destination);
-  const Opened from(self), to(destination);
-  to.host().copy_(from.host());
+  opened(destination).copy_(opened(self));
   return destination;
 }
 

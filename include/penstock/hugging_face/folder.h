@@ -20,6 +20,7 @@ namespace penstock::hugging_face {
 enum class FirstWeights : std::uint8_t {
   Folder,
   Random,  // Normal, of config.json's initializer_range; norms 1, biases 0.
+  Unset,   // Nobody writes any: for who asks what a model takes, and not what it computes.
 };
 
 // What the layers have that the folder does not say.
@@ -31,8 +32,8 @@ struct LayerChoices {
 
 class ModelFolder {
  public:
-  // Reads config.json and the headers of the weights; where these are random, the folder needs
-  // none.
+  // Reads config.json and the headers of the folder's weights; it needs none where others are
+  // meant.
   // Throws: ConfigError for a family or a value that is not supported (families.h), and for a
   // folder that cannot be read; CheckpointError for files that break their format, and for tensors
   // that are missing, not the model's, of another shape or no floating type, each by its name.
@@ -61,8 +62,9 @@ class ModelFolder {
   std::string path_;
   std::string config_;
   nn::DecoderOptions options_;
+  FirstWeights weights_;
   double standard_deviation_ = 0.0;                      // Deviation of random weights.
-  std::shared_ptr<const weights::TensorFiles> tensors_;  // None where weights are random.
+  std::shared_ptr<const weights::TensorFiles> tensors_;  // None where they are not the folder's.
 };
 
 // The files beside config.json and the weights that a folder's readers want: the tokenizer's, and

@@ -36,6 +36,7 @@ Command declare_config_command(CLI::App& app);
 // `own`: the words of the whole command, "memory" first; read when it runs.
 Command declare_memory_command(CLI::App& app, const Words& own);
 Command declare_profile_command(CLI::App& app, const Words& own);
+Command declare_emulate_command(CLI::App& app, const Words& own);
 Command declare_checkpoint_command(CLI::App& app);
 Command declare_selftest_command(CLI::App& app);
 

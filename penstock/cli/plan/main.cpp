@@ -102,6 +102,8 @@ int run(int argc, char** argv) {
           [&](CLI::App& memory) { return penstock::cli::declare_memory_command(memory, own); });
   declare("profile", "how long the layers of a model take on this machine, as costs to plan with",
           [&](CLI::App& profile) { return penstock::cli::declare_profile_command(profile, own); });
+  declare("emulate", "a step of a run on devices that are not there: its time, memory and counts",
+          [&](CLI::App& emulate) { return penstock::cli::declare_emulate_command(emulate, own); });
   declare("checkpoint", "list, verify, compare, export and remove checkpoints",
           penstock::cli::declare_checkpoint_command);
   declare("selftest", "prove resume, or compare a layout with one process, for your own config",

@@ -3,10 +3,12 @@
 #include <cstdlib>
 #include <string>
 
+#include "penstock/cli/emulate_command.h"
 #include "penstock/cli/generation.h"
 #include "penstock/cli/memory_command.h"
 #include "penstock/cli/profile_command.h"
 #include "penstock/cli/rank_start.h"
+#include "penstock/cli/runtime/emulate.h"
 #include "penstock/cli/runtime/generate.h"
 #include "penstock/cli/runtime/memory.h"
 #include "penstock/cli/runtime/profile.h"
@@ -46,6 +48,9 @@ int run(int argc, char** argv) {
   penstock::cli::ProfileCommand profile_command;
   CLI::App* profile = app.add_subcommand("profile", "measure the layers of a model");
   penstock::cli::declare_profile(*profile, profile_command);
+  penstock::cli::EmulateCommand emulate_command;
+  CLI::App* emulate = app.add_subcommand("emulate", "go through a step on virtual devices");
+  penstock::cli::declare_emulate(*emulate, emulate_command);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -53,6 +58,7 @@ int run(int argc, char** argv) {
     throw penstock::cli::usage_error(app, error);
   }
   if (memory->parsed()) return penstock::cli::run_memory(memory_command);
+  if (emulate->parsed()) return penstock::cli::run_emulate(emulate_command);
   if (profile->parsed()) return penstock::cli::run_profile(profile_command);
   check_launcher_version();
   if (evaluate->parsed()) {

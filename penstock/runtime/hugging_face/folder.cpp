@@ -94,7 +94,8 @@ void check_adapters(const std::string& path, bool has_model) {
 
 }  // namespace
 
-ModelFolder::ModelFolder(const std::string& path, FirstWeights weights) : path_(path) {
+ModelFolder::ModelFolder(const std::string& path, FirstWeights weights)
+    : path_(path), weights_(weights) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     throw ConfigError(str("model.path = ", quoted_path(path), ": no such folder"));
@@ -106,7 +107,7 @@ ModelFolder::ModelFolder(const std::string& path, FirstWeights weights) : path_(
       json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = config_}));
   options_ = read_options(config);
   standard_deviation_ = read_standard_deviation(config);
-  if (weights == FirstWeights::Random) return;
+  if (weights != FirstWeights::Folder) return;
   tensors_ = std::make_shared<const weights::TensorFiles>(path);
   check_tensors();
 }
@@ -174,7 +175,11 @@ std::vector<nn::LayerSpec> ModelFolder::layers(const LayerChoices& choices) cons
                             partition::box_of(cut, folder.tensors_->tensors().at(stored).shape));
     };
   }
-  return nn::decoder_layers(options, std::move(fill), choices.fill_of_adapters);
+  if (weights_ != FirstWeights::Unset) {
+    return nn::decoder_layers(options, std::move(fill), choices.fill_of_adapters);
+  }
+  const auto nothing = [](const std::string&, at::Tensor&, const partition::Cut&) {};
+  return nn::decoder_layers(options, nothing, nothing);
 }
 
 checkpoint::ScalarType ModelFolder::type_of(const std::string& parameter) const {

@@ -140,11 +140,21 @@ at::Tensor DecoderAttention::repeated(const at::Tensor& x) const {
       .reshape({x.size(0), heads_, x.size(2), head_dim_});
 }
 
+// Reads a group's keys and values where they are: torch's kernel of short types and of no mask, on
+// CUDA devices; its others would keep all scores.
+bool DecoderAttention::reads_groups(const Parts& parts,
+                                    const std::optional<at::Tensor>& mask) const {
+  return heads_ != kv_heads_ && parts.queries.is_cuda() && !mask &&
+         at::isReducedFloatingType(parts.queries.scalar_type());
+}
+
 at::Tensor DecoderAttention::attend(const Parts& parts, const std::optional<at::Tensor>& mask,
                                     bool is_causal) const {
-  const at::Tensor mixed =
-      at::scaled_dot_product_attention(parts.queries, repeated(parts.keys), repeated(parts.values),
-                                       mask, /*dropout_p=*/0.0, is_causal);
+  const bool is_grouped = reads_groups(parts, mask);
+  const auto for_queries = [&](const at::Tensor& x) { return is_grouped ? x : repeated(x); };
+  const at::Tensor mixed = at::scaled_dot_product_attention(
+      parts.queries, for_queries(parts.keys), for_queries(parts.values), mask,
+      /*dropout_p=*/0.0, is_causal, /*scale=*/{}, is_grouped);
   return output_->forward(
       mixed.transpose(1, 2).reshape({mixed.size(0), mixed.size(2), heads_ * head_dim_}));
 }

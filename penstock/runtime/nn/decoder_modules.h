@@ -86,6 +86,7 @@ class DecoderAttention : public torch::nn::Module {
   Parts prepared(const at::Tensor& x, const Turn& turn) const;
   // Each head of keys or values for all heads of queries that share it.
   at::Tensor repeated(const at::Tensor& x) const;
+  bool reads_groups(const Parts& parts, const std::optional<at::Tensor>& mask) const;
   at::Tensor attend(const Parts& parts, const std::optional<at::Tensor>& mask,
                     bool is_causal) const;
   // The keys that a query of x sees, behind `past` others; absent: all up to its own.

@@ -92,9 +92,9 @@ hugging_face::FirstWeights make_weights(config::FirstWeights weights) {
                                                  : hugging_face::FirstWeights::Folder;
 }
 
-Model model_of_folder(const config::Config& config) {
+Model model_of_folder(const config::Config& config, hugging_face::FirstWeights weights) {
   const config::ModelConfig& model = config.model;
-  const hugging_face::ModelFolder folder(model.path, make_weights(model.weights));
+  const hugging_face::ModelFolder folder(model.path, weights);
   const nn::DecoderOptions& options = folder.options();
   if (!options.rotary && model.sequence_length > options.positions) {
     throw ConfigError(str("model.sequence_length = ", model.sequence_length, ": the model in ",
@@ -137,7 +137,9 @@ train::Facts facts_of(const config::Config& config) {
 
 Model model_of(const config::Config& config) {
   const config::ModelConfig& model = config.model;
-  if (model.type == config::ModelType::HuggingFace) return model_of_folder(config);
+  if (model.type == config::ModelType::HuggingFace) {
+    return model_of_folder(config, make_weights(model.weights));
+  }
   return {.layers = own_layers(model),
           .loss = nn::next_byte_loss,
           .config = config::to_text(config),
@@ -147,6 +149,13 @@ Model model_of(const config::Config& config) {
 Model model_without_data(config::Config config) {
   if (!config.data.document_end) config.data.document_end = 0;
   return model_of(config);
+}
+
+Model model_without_weights(config::Config config) {
+  if (config.model.type != config::ModelType::HuggingFace) return model_of(config);
+  if (!config.data.document_end) config.data.document_end = 0;
+  config.model.adapter.path.clear();
+  return model_of_folder(config, hugging_face::FirstWeights::Unset);
 }
 
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,

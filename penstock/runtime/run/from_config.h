@@ -46,6 +46,8 @@ Model model_of(const config::Config& config);
 // The same without the data, for who asks for memory and times alone: what ends a document changes
 // neither.
 Model model_without_data(config::Config config);
+// The same, whose weights of a folder's model nobody writes: the folder needs config.json alone.
+Model model_without_weights(config::Config config);
 
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
                                  const config::Batch& batch);

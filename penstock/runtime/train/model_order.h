@@ -1,17 +1,17 @@
-// This rank's trainable parameters, and their places among those of the whole model.
+// This rank's trainable parameters, in the order of the model.
 //
-// The Trainer adds what it sums over parameters, like the gradient norm, in model order on every
-// rank, so that no layout changes its bits.  Knows no ranks but by the sum that it is given.
+// The Trainer adds what it sums over parameters at their places.  Knows no ranks but by the sum
+// that it is given.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "penstock/runtime/stage/stage.h"
+#include "penstock/runtime/train/model_places.h"
 
 namespace penstock::train {
 
@@ -36,18 +36,12 @@ class ModelOrder {
   // Parameters in model order.  One that layers share is there once, on every rank that has one of
   // them, under the name that it has in the first.
   const NamedParameters& parameters() const { return parameters_; }
-
-  // Number of parameters of the whole model.
-  std::int64_t size() const { return size_; }
-  // Puts what this rank has of each of parameters() to its place in `all`, of size(): each
-  // parameter of the model has one, on one rank.
-  void place(std::span<const double> mine, std::span<double> all) const;
+  // The places of those whose first layer this rank has.
+  const ModelPlaces& places() const { return *places_; }
 
  private:
   NamedParameters parameters_;
-  // None, where another rank has an earlier layer with that parameter.
-  std::vector<std::optional<std::int64_t>> places_;
-  std::int64_t size_ = 0;
+  std::optional<ModelPlaces> places_;
 };
 
 }  // namespace penstock::train

@@ -232,8 +232,8 @@ void RankModel::share_buffers() {
 }
 
 std::vector<double> RankModel::squared_norms() {
-  std::vector<double> all(static_cast<std::size_t>(order_->size()), 0.0);
-  order_->place(replicated_->squared_norms(), all);
+  std::vector<double> all(static_cast<std::size_t>(order_->places().size()), 0.0);
+  order_->places().place(replicated_->squared_norms(), all);
   return all;
 }
 

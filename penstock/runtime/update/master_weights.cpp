@@ -1,6 +1,7 @@
 #include "penstock/runtime/update/master_weights.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -72,14 +73,29 @@ std::vector<PartRun> MasterWeights::runs(std::int64_t elements) const {
   return partition::part_runs(taken, elements);
 }
 
+// All are compared before the host asks, once, which differ: a device has no other wait for it.
 void MasterWeights::take_changes(PartRun run) {
   const at::NoGradGuard no_grad;
+  const auto now = [&](std::size_t i) { return parameters_[i].to(masters_[i].device()); };
+  const auto changed = [&](std::size_t i, const at::Tensor& parameter) {
+    return masters_[i].to(parameter.scalar_type()) != parameter;
+  };
+  std::vector<std::size_t> compared;
+  std::vector<at::Tensor> differ;
   for (std::size_t i = run.first; i < run.end; ++i) {
     if (is_its_own(i) || is_surely_unchanged(masters_[i], parameters_[i])) continue;
-    const at::Tensor now = parameters_[i].to(masters_[i].device());
-    const at::Tensor changed = masters_[i].to(now.scalar_type()) != now;
-    if (!changed.any().item<bool>()) continue;  // What is not written stays clean, in a file.
-    masters_[i].copy_(at::where(changed, now.to(masters_[i].scalar_type()), masters_[i]));
+    compared.push_back(i);
+    differ.push_back(changed(i, now(i)).any());
+  }
+  if (compared.empty()) return;
+  const at::Tensor answers = at::stack(differ).cpu();
+  for (std::size_t n = 0; n < compared.size(); ++n) {
+    const std::size_t i = compared[n];
+    if (!answers.const_data_ptr<bool>()[n])
+      continue;  // What is not written stays clean, in a file.
+    const at::Tensor parameter = now(i);
+    masters_[i].copy_(
+        at::where(changed(i, parameter), parameter.to(masters_[i].scalar_type()), masters_[i]));
   }
 }
 

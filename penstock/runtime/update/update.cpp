@@ -120,9 +120,10 @@ bool Update::apply(double norm, std::int64_t number, const std::string& where, c
   }
   const double factor = clip_factor(options_.clipping, norm);
   InTurn gradients(parts_, runs_.size() > 1);
+  if (!memory_) masters_->take_changes(masters_->all());
   const auto update_run = [&](PartRun run) {
     gradients.give(run);
-    masters_->take_changes(run);
+    if (memory_) masters_->take_changes(run);  // What is in a file comes once.
     masters_->take_gradients(run, {.scale = gradients_scale(), .factor = factor});
     step(run);
     masters_->put_back(run);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -200,7 +201,8 @@ std::string words_of(Rank rank, const std::string& version) {
 
 CudaDevice::CudaDevice(Rank rank, c10::Device device, const std::string& host) : rank_(rank) {
   if (!device.is_cuda()) return;
-  identity_ = str(host, " ", bus_id(device));
+  const char* const nccls_name = std::getenv("NCCL_HOSTID");
+  identity_ = str(nccls_name != nullptr ? nccls_name : host.c_str(), " ", bus_id(device));
   nccl_ = nccl::version();
 }
 

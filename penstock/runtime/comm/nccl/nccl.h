@@ -14,7 +14,8 @@ namespace penstock::comm {
 // The device of a rank, if it is one of CUDA's, as other ranks hear of it.
 class CudaDevice {
  public:
-  // `host`: the same for ranks of one host.
+  // `host`: the same for ranks of one host.  NCCL_HOSTID in the environment, by which NCCL itself
+  // tells hosts apart, goes before it: with one for each rank, ranks of one device have NCCL.
   CudaDevice(Rank rank, c10::Device device, const std::string& host);
 
   std::string introduction() const;

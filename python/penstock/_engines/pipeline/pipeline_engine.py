@@ -25,12 +25,15 @@ from penstock._engines.pipeline.compared_facts import step_words
 from penstock._engines.pipeline.data_rounds import DataRounds, take
 from penstock._engines.pipeline.engine_program import program_of, steps_of, title_of
 from penstock._engines.pipeline.instruction_handlers import Placed
-from penstock._engines.pipeline.model_order import ModelOrder
 from penstock._engines.pipeline.pipeline_module import PipelineModule
 from penstock._engines.pipeline.pipeline_progress import PipelineProgress
 from penstock._engines.pipeline.pipeline_stage import RunStage, Stage
 from penstock._engines.pipeline.refusals import refuse
-from penstock._engines.pipeline.replicated_stages import ReplicatedStages, check_ties
+from penstock._engines.pipeline.replicated_stages import (
+    ReplicatedStages,
+    check_ties,
+    places_of,
+)
 from penstock._engines.ranks import process_groups
 from penstock._engines.ranks.process_groups import telling_others
 from penstock._engines.saving.checkpoints import Checkpoints, Place
@@ -136,11 +139,12 @@ class PipelineEngine(EngineSteps):
             loss = ("loss function", name_of_function(model.loss_fn))
             replicas.agree([*facts_of_optimizer(self.optimizer), loss])
             self._update = self._make_update(self._replicated, lr_scheduler, scale)
-            self._order = ModelOrder(
+            self._places = places_of(
                 model,
                 self._replicated.parameters,
-                lambda counts: self._communicator.sum(counts, self._all),
-                is_first_replica=place == 0,
+                self._communicator,
+                self._all,
+                counts=place == 0,
             )
         updated = {id(self._replicated.parameters[i]) for i in self._update.updated}
         check_ties(model, stages, updated, self._communicator)
@@ -184,7 +188,7 @@ class PipelineEngine(EngineSteps):
         if self._placed is not None:
             with self._run.telling_others():
                 self._placed.run_end()
-        squares = self._order.place(self._replicated.squared_norms(), self._update.updated)
+        squares = self._places.place(self._replicated.squared_norms(), self._update.updated)
         loss, sums = self._combine(losses, count, [*squares, *self._words.mine()])
         self._words.check(sums[len(squares) :])
         self._norm = norm = self._update.norm_of(sums[: len(squares)])

@@ -208,6 +208,21 @@ class PipelineModule(torch.nn.Module):
         elsewhere = self._ties.counted_elsewhere(self.stage_id, self._modules_here())
         return [each for each in self.parameters() if id(each) not in elsewhere]
 
+    def _parameters_by_layer(self) -> list[tuple[int, list[torch.nn.Parameter]]]:
+        """This rank's layers, each with its parameters, in the order of the model.
+
+        A parameter stands once, on the rank that counts it, in its first layer.  Those of no
+        layer, like those of a loss_fn, are behind all layers: in one more for each stage.
+        """
+        left = {id(each) for each in self._counted_parameters()}
+        found = []
+        modules: list[tuple[int, torch.nn.Module]] = sorted(self._modules_here().items())
+        for index, module in [*modules, (len(self._layer_specs) + self.stage_id, self)]:
+            of_layer = [each for each in module.parameters() if id(each) in left]
+            left.difference_update(map(id, of_layer))
+            found.append((index, of_layer))
+        return found
+
     def _saved_modules(self) -> tuple[dict[str, torch.nn.Module], frozenset[str]]:
         """This rank's modules by the prefix of their names, and the prefixes that it saves.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -34,9 +34,15 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock._engines.pipeline.pipeline_module import PipelineModule
     from penstock._engines.pipeline.pipeline_stage import Stage
-    from penstock._runtime import Communicator, RankParameters, Update, UpdateRequest
+    from penstock._runtime import (
+        Communicator,
+        ModelPlaces,
+        RankParameters,
+        Update,
+        UpdateRequest,
+    )
 
-__all__ = ["ReplicatedStages", "check_ties"]
+__all__ = ["ReplicatedStages", "check_ties", "places_of"]
 
 
 class ReplicatedStages:
@@ -160,6 +166,28 @@ class ReplicatedStages:
                 home.settle(module, spread)
         for each in model.modules():
             each.register_state_dict_post_hook(own_values)  # type: ignore[no-untyped-call]
+
+
+def places_of(
+    model: PipelineModule,
+    parameters: Sequence[torch.nn.Parameter],
+    communicator: Communicator,
+    group: int,
+    *,
+    counts: bool,
+) -> ModelPlaces:
+    """Collective over the group: where `parameters` stand in the model.
+
+    counts: what is summed over parameters is this rank's to add: it is of the first replica.
+    """
+    numbers = {id(each): number for number, each in enumerate(parameters)}
+    here = [
+        (index, [numbers[id(each)] for each in of_layer if id(each) in numbers])
+        for index, of_layer in model._parameters_by_layer()
+    ]
+    made: type[ModelPlaces] = _torch.load().ModelPlaces
+    layers = len(model._layer_specs) + model.num_stages
+    return made(layers, here if counts else [], communicator, group)
 
 
 def check_ties(

@@ -1,0 +1,142 @@
+#include "penstock/plan/devices/device_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "penstock/core/error.h"
+#include "penstock/core/json/tree.h"
+#include "penstock/core/read_file.h"
+#include "penstock/core/text.h"
+
+namespace penstock::devices {
+namespace {
+
+struct Figure {
+  std::string_view key;
+  double DeviceModel::* value;
+};
+
+constexpr std::array<Figure, 17> kFigures = {{
+    {"memory_bytes", &DeviceModel::memory_bytes},
+    {"float_peak", &DeviceModel::float_peak},
+    {"short_peak", &DeviceModel::short_peak},
+    {"product_share", &DeviceModel::product_share},
+    {"attention_share", &DeviceModel::attention_share},
+    {"attention_backward_share", &DeviceModel::attention_backward_share},
+    {"memory_bytes_per_s", &DeviceModel::memory_bytes_per_s},
+    {"memory_share", &DeviceModel::memory_share},
+    {"kernel_s", &DeviceModel::kernel_s},
+    {"launch_s", &DeviceModel::launch_s},
+    {"wait_s", &DeviceModel::wait_s},
+    {"copy_bytes_per_s", &DeviceModel::copy_bytes_per_s},
+    {"link_bytes_per_s", &DeviceModel::link_bytes_per_s},
+    {"link_share", &DeviceModel::link_share},
+    {"link_s", &DeviceModel::link_s},
+    {"network_bytes_per_s", &DeviceModel::network_bytes_per_s},
+    {"network_s", &DeviceModel::network_s},
+}};
+
+// Memory in bytes, peaks in TFLOP/s, bandwidths in GB/s.
+DeviceModel of_sheet(const char* name, const char* title, double memory, double float_peak,
+                     double short_peak, double bandwidth, double link, double network) {
+  return {.name = name,
+          .title = title,
+          .memory_bytes = memory,
+          .float_peak = float_peak * 1e12,
+          .short_peak = short_peak * 1e12,
+          .memory_bytes_per_s = bandwidth * 1e9,
+          .link_bytes_per_s = link * 1e9,
+          .network_bytes_per_s = network * 1e9};
+}
+
+[[noreturn]] void refuse_name(const std::string& name) {
+  std::vector<std::string> names;
+  for (const DeviceModel& each : device_models()) names.push_back(each.name);
+  throw ConfigError(
+      str("--device ", name, ": no such device", did_you_mean(name, names)),
+      {str("devices: ", join(names, ", ")), "a file with figures of another one ends in .json"});
+}
+
+constexpr std::string_view kLike = "like";
+
+// Throws: ConfigError, for what is no positive number.
+double number_of(const json::Value& value, std::string_view key) {
+  const auto* whole = std::get_if<std::int64_t>(&value.data);
+  const auto* real = std::get_if<double>(&value.data);
+  const double number = whole != nullptr  ? static_cast<double>(*whole)
+                        : real != nullptr ? *real
+                                          : 0;
+  if (number > 0 && std::isfinite(number)) return number;
+  throw ConfigError(str(json::to_string(json::origin_of(value)), ": ", key,
+                        ": expected a number above 0, found ", json::found(value)));
+}
+
+void set(DeviceModel& device, const json::Member& member) {
+  const auto figure = std::ranges::find(kFigures, std::string_view(member.key), &Figure::key);
+  if (figure != kFigures.end()) {
+    device.*figure->value = number_of(member.value, member.key);
+  } else if (member.key == "devices_per_host") {
+    device.devices_per_host = static_cast<int>(number_of(member.value, member.key));
+  } else if (member.key != kLike) {
+    std::vector<std::string> keys = {"like", "devices_per_host"};
+    for (const Figure& each : kFigures) keys.emplace_back(each.key);
+    throw ConfigError(str(json::to_string(json::origin_of_key(member)), ": unknown key \"",
+                          member.key, "\"", did_you_mean(member.key, keys)));
+  }
+}
+
+DeviceModel of_file(const std::string& path) {
+  auto source = std::make_shared<json::Source>(
+      json::Source{path, read_file("file of a device", path, json::kBytesMax)});
+  const json::Value tree = json::parse(std::move(source));
+  const auto* object = std::get_if<json::Value::Object>(&tree.data);
+  if (object == nullptr)
+    throw ConfigError(str(path, ": expected an object with a device's figures"));
+  DeviceModel device;
+  if (const json::Member* like = json::find(*object, kLike)) {
+    const auto* name = std::get_if<std::string>(&like->value.data);
+    const auto models = device_models();
+    const auto found =
+        name == nullptr ? models.end() : std::ranges::find(models, *name, &DeviceModel::name);
+    if (found == models.end()) refuse_name(json::found(like->value));
+    device = *found;
+    device.title = str("as ", device.title, ", but for what ", path, " says");
+  }
+  device.name = path;
+  for (const json::Member& member : *object) set(device, member);
+  for (const Figure& figure : kFigures) {
+    if (device.*figure.value > 0) continue;
+    throw ConfigError(str(path, ": ", figure.key, " is missing"),
+                      {"\"like\": \"h100-sxm\" has all figures that the file does not say"});
+  }
+  return device;
+}
+
+}  // namespace
+
+std::span<const DeviceModel> device_models() {
+  static const std::vector<DeviceModel> all = {
+      of_sheet("a100-40", "NVIDIA A100 SXM, 40 GB", 42331013120, 19.5, 312, 1555, 300, 25),
+      of_sheet("a100-80", "NVIDIA A100 SXM, 80 GB", 85100068864, 19.5, 312, 2039, 300, 25),
+      of_sheet("b200", "NVIDIA B200 SXM, 180 GB", 191514411008, 80, 2250, 8000, 900, 50),
+      of_sheet("h100-pcie", "NVIDIA H100 PCIe, 80 GB", 84942979072, 51, 756, 2039, 64, 50),
+      of_sheet("h100-sxm", "NVIDIA H100 SXM, 80 GB", 84942979072, 67, 989, 3352, 450, 50),
+      of_sheet("h200", "NVIDIA H200 SXM, 141 GB", 150754820096, 67, 989, 4800, 450, 50),
+      of_sheet("mi300x", "AMD MI300X, 192 GB", 205822885888, 163, 1300, 5300, 448, 50),
+  };
+  return all;
+}
+
+DeviceModel device_model(const std::string& name_or_file) {
+  if (name_or_file.ends_with(".json")) return of_file(name_or_file);
+  const auto models = device_models();
+  const auto found = std::ranges::find(models, name_or_file, &DeviceModel::name);
+  if (found == models.end()) refuse_name(name_or_file);
+  return *found;
+}
+
+}  // namespace penstock::devices

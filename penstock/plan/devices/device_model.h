@@ -1,0 +1,48 @@
+// What a device does in a second: the figures by which work that does not run is priced.
+//
+// `penstock emulate` prices kernels, copies and messages by them.  Peaks and bandwidths are those
+// of data sheets; the shares of them that kernels reach are estimates for kernels of a large model.
+// Sources: NVIDIA's and AMD's data sheets; the ml-engineering handbook's accelerator and network
+// pages; XLA's tables of measured GPU targets.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace penstock::devices {
+
+struct DeviceModel {
+  std::string name;   // "h100-sxm"
+  std::string title;  // "NVIDIA H100 SXM, 80 GB"
+  double memory_bytes = 0;
+  // Peaks of dense products, in operations a second.
+  double float_peak = 0;
+  double short_peak = 0;  // bf16 and fp16.
+  // Shares of these that are reached by products, and by attention in its two directions.
+  double product_share = 0.66;
+  double attention_share = 0.455;
+  double attention_backward_share = 0.385;
+  double memory_bytes_per_s = 0;
+  double memory_share = 0.8;       // Reached by all other kernels.
+  double kernel_s = 4e-6;          // The least that a kernel takes.
+  double launch_s = 6e-6;          // The host's time for a kernel.
+  double wait_s = 15e-6;           // What a wait of the host costs besides waiting.
+  double copy_bytes_per_s = 25e9;  // Copies between the device and pinned memory of its host.
+  double link_bytes_per_s = 0;     // Peak of a link to another device of the host, one way.
+  double link_share = 0.55;        // Share of it, and of the network, that messages reach.
+  double link_s = 10e-6;           // Latency of a message.
+  double network_bytes_per_s = 0;  // A device's share of the network between hosts, one way.
+  double network_s = 20e-6;
+  int devices_per_host = 8;
+};
+
+// All that are known, by name.
+std::span<const DeviceModel> device_models();
+
+// The device that `name_or_file` says: a name, or a JSON file with any of the figures under the
+// names above, and "like", the device that has the others.
+// Throws: ConfigError for a name that is none (the nearest), a key that is none, a figure that is
+// missing or not positive; as read_file().
+DeviceModel device_model(const std::string& name_or_file);
+
+}  // namespace penstock::devices

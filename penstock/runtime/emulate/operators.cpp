@@ -1,0 +1,353 @@
+#include "penstock/runtime/emulate/operators.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/core/text.h"
+#include "penstock/runtime/emulate/meta_call.h"
+#include "penstock/runtime/emulate/prices.h"
+#include "penstock/runtime/emulate/virtual_device.h"
+#include "penstock/runtime/emulate/virtual_memory.h"
+
+namespace penstock::emulate {
+namespace {
+
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+// Kernels of attention, as torch numbers them.
+enum class Attention : std::int64_t { Plain = 0, Flash = 1, Efficient = 2 };
+
+std::int64_t stream_here(c10::DeviceIndex device) {
+  return c10::impl::getDeviceGuardImpl(kVirtual)->getStream(c10::Device(kVirtual, device)).id();
+}
+
+void charge(c10::DeviceIndex device, const Price& price) {
+  rank_of(device).launch(stream_here(device), price.work, price.seconds, price.flops);
+}
+
+void own(const std::vector<at::Tensor>& tensors, const std::string& name) {
+  for (const at::Tensor& each : tensors) own_memory(each.storage().data_ptr(), name);
+}
+
+at::Tensor argument(const Stack& stack, const OperatorHandle& op, std::size_t i) {
+  return stack[stack.size() - op.schema().arguments().size() + i].toTensor();
+}
+
+// Replaces the arguments by results.
+void give(const OperatorHandle& op, Stack& stack, std::vector<c10::IValue> results) {
+  stack.resize(stack.size() - op.schema().arguments().size());
+  for (c10::IValue& each : results) stack.push_back(std::move(each));
+}
+
+at::Tensor like(const at::Tensor& tensor) {
+  return new_tensor(tensor.sizes(), tensor.scalar_type(), tensor.device().index());
+}
+
+// Any operator.
+void on_virtual(const OperatorHandle& op, Stack* stack) {
+  const std::string& name = op.schema().name();
+  Touched touched = touched_by(op, *stack);
+  const c10::DeviceIndex device = touched.device.value_or(current_device());
+  const c10::DeviceGuard guard(c10::Device(kVirtual, device));
+  std::vector<at::Tensor> made;
+  if (returns_arguments(op)) {
+    return_arguments(op, *stack);
+  } else {
+    made = call_on_meta(op, *stack, device);
+  }
+  const bool is_view = made.empty() && touched.writes.empty();
+  if (is_view) return;
+  touched.writes.insert(touched.writes.end(), made.begin(), made.end());
+  own(touched.writes, name);
+  charge(device, price_of(name, touched.reads, touched.writes, rank_of(device).device()));
+}
+
+// What has the shape of its argument, and no kernel for meta tensors.
+void as_argument(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor from = argument(*stack, op, 0);
+  const at::Tensor made = like(from);
+  own({made}, op.schema().name());
+  const c10::DeviceIndex device = from.device().index();
+  charge(device, price_of(op.schema().name(), {from}, {made}, rank_of(device).device()));
+  give(op, *stack, {made});
+}
+
+// Element by element into out=, without a kernel for meta tensors.
+void into_out(const OperatorHandle& op, Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  std::vector<std::int64_t> sizes;
+  std::vector<at::Tensor> reads;
+  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
+    reads.push_back(argument(*stack, op, i));
+    sizes = at::infer_size(sizes, reads.back().sizes());
+  }
+  const at::Tensor out = argument(*stack, op, arguments.size() - 1);
+  if (out.sizes() != at::IntArrayRef(sizes)) out.resize_(sizes);
+  own({out}, op.schema().name());
+  const c10::DeviceIndex device = out.device().index();
+  charge(device, price_of(op.schema().name(), reads, {out}, rank_of(device).device()));
+  give(op, *stack, {out});
+}
+
+// Chooses between two tensors of one type.
+void where(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor condition = argument(*stack, op, 0), a = argument(*stack, op, 1),
+                   b = argument(*stack, op, 2);
+  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), a.sizes()), b.sizes());
+  const c10::DeviceIndex device = condition.device().index();
+  const at::Tensor made = new_tensor(sizes, at::result_type(a, b), device);
+  own({made}, op.schema().name());
+  charge(device, price_of(op.schema().name(), {condition, a, b}, {made}, rank_of(device).device()));
+  give(op, *stack, {made});
+}
+
+void embedding_backward(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor gradient = argument(*stack, op, 0), indices = argument(*stack, op, 1);
+  const std::int64_t rows = (*stack)[stack->size() - op.schema().arguments().size() + 2].toInt();
+  const c10::DeviceIndex device = gradient.device().index();
+  const at::Tensor made = new_tensor({rows, gradient.size(-1)}, gradient.scalar_type(), device);
+  own({made}, op.schema().name());
+  charge(device,
+         price_of(op.schema().name(), {gradient, indices}, {made}, rank_of(device).device()));
+  give(op, *stack, {made});
+}
+
+void index_select(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor table = argument(*stack, op, 0), index = argument(*stack, op, 2);
+  const std::int64_t dimension =
+      (*stack)[stack->size() - op.schema().arguments().size() + 1].toInt();
+  std::vector<std::int64_t> sizes = table.sizes().vec();
+  sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(dimension, table.dim()))] = index.numel();
+  const c10::DeviceIndex device = table.device().index();
+  const at::Tensor made = new_tensor(sizes, table.scalar_type(), device);
+  own({made}, op.schema().name());
+  charge(device, price_of("aten::index_select", {table, index}, {made}, rank_of(device).device()));
+  give(op, *stack, {made});
+}
+
+// A norm over the last dimension: its output, and `kept` numbers a row for the backward.
+void norm(const OperatorHandle& op, Stack* stack, std::size_t kept) {
+  const at::Tensor input = argument(*stack, op, 0);
+  const c10::DeviceIndex device = input.device().index();
+  std::vector<std::int64_t> rows = input.sizes().vec();
+  rows.back() = 1;
+  std::vector<at::Tensor> made = {like(input)};
+  for (std::size_t i = 0; i < kept; ++i) made.push_back(new_tensor(rows, at::kFloat, device));
+  own(made, op.schema().name());
+  charge(device, price_of(op.schema().name(), {input}, made, rank_of(device).device()));
+  give(op, *stack, {made.begin(), made.end()});
+}
+void rms_norm(const OperatorHandle& op, Stack* stack) { norm(op, stack, 1); }
+void layer_norm(const OperatorHandle& op, Stack* stack) { norm(op, stack, 2); }
+
+// The gradients that its last argument asks for: of the input, and of what follows `weight`.
+void norm_backward(const OperatorHandle& op, Stack* stack, std::size_t weight) {
+  const at::Tensor gradient = argument(*stack, op, 0), input = argument(*stack, op, 1);
+  const auto wanted = stack->back().toBoolList().vec();
+  const c10::DeviceIndex device = input.device().index();
+  std::vector<c10::IValue> results;
+  std::vector<at::Tensor> made;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    results.emplace_back(at::Tensor());
+    if (!wanted[i]) continue;
+    made.push_back(like(i == 0 ? input : argument(*stack, op, weight + i - 1)));
+    results.back() = made.back();
+  }
+  own(made, op.schema().name());
+  charge(device, price_of(op.schema().name(), {gradient, input}, made, rank_of(device).device()));
+  give(op, *stack, std::move(results));
+}
+void rms_norm_backward(const OperatorHandle& op, Stack* stack) { norm_backward(op, stack, 4); }
+void layer_norm_backward(const OperatorHandle& op, Stack* stack) { norm_backward(op, stack, 5); }
+
+// [batch, heads, tokens, width] as attention's kernels leave it: dense by tokens.
+at::Tensor like_heads(const at::Tensor& heads) {
+  const at::Tensor made = new_tensor({heads.size(0), heads.size(2), heads.size(1), heads.size(3)},
+                                     heads.scalar_type(), heads.device().index());
+  own({made}, "attention");
+  return made.transpose(1, 2);
+}
+
+bool flag(const Stack& stack, const OperatorHandle& op, const char* name) {
+  const auto number = op.schema().argumentIndexWithName(name);
+  return stack[stack.size() - op.schema().arguments().size() + static_cast<std::size_t>(*number)]
+      .toBool();
+}
+
+void charge_attention(const at::Tensor& queries, const at::Tensor& keys, bool is_causal,
+                      bool is_backward) {
+  const c10::DeviceIndex device = queries.device().index();
+  charge(device,
+         price_of_attention(queries, keys, is_causal, is_backward, rank_of(device).device()));
+}
+
+void attention(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor queries = argument(*stack, op, 0), keys = argument(*stack, op, 1);
+  const c10::DeviceIndex device = queries.device().index();
+  charge_attention(queries, keys, flag(*stack, op, "is_causal"), /*is_backward=*/false);
+  const at::Tensor sums =
+      new_tensor({queries.size(0), queries.size(1), queries.size(2)}, at::kFloat, device);
+  own({sums}, "attention");
+  std::vector<c10::IValue> results = {like_heads(queries), sums};
+  // What follows is of dropout and of lengths: random states, and nothing.
+  for (std::size_t i = 2; i < op.schema().returns().size(); ++i) {
+    const bool is_number = op.schema().returns()[i].type()->kind() != c10::TypeKind::TensorType;
+    if (is_number) {
+      results.emplace_back(i == 4 ? queries.size(2) : keys.size(2));
+    } else {
+      results.emplace_back(at::Tensor());
+    }
+  }
+  give(op, *stack, std::move(results));
+}
+
+void attention_backward(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor queries = argument(*stack, op, 1), keys = argument(*stack, op, 2),
+                   values = argument(*stack, op, 3);
+  charge_attention(queries, keys, flag(*stack, op, "is_causal"), /*is_backward=*/true);
+  std::vector<c10::IValue> results = {like_heads(queries), like_heads(keys), like_heads(values)};
+  results.resize(op.schema().returns().size(), at::Tensor());
+  give(op, *stack, std::move(results));
+}
+
+// Chooses the kernel that torch has for CUDA: flash for short types without a mask, else the one
+// that takes any type and mask, but no groups of heads.
+std::int64_t choose_attention(const at::Tensor& queries, const at::Tensor& /*keys*/,
+                              const at::Tensor& /*values*/, const std::optional<at::Tensor>& mask,
+                              double /*dropout*/, bool /*is_causal*/,
+                              std::optional<double> /*scale*/, bool is_grouped) {
+  const bool has_flash = at::isReducedFloatingType(queries.scalar_type()) && !mask.has_value() &&
+                         queries.size(-1) <= 256;
+  const Attention kernel = has_flash    ? Attention::Flash
+                           : is_grouped ? Attention::Plain
+                                        : Attention::Efficient;
+  return static_cast<std::int64_t>(kernel);
+}
+
+at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> type,
+                 std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
+                 std::optional<at::MemoryFormat>) {
+  const bool has_index = device && device->has_index();
+  return new_tensor(size, type.value_or(at::kFloat),
+                    has_index ? device->index() : current_device());
+}
+
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
+                         std::optional<at::ScalarType> type, std::optional<at::Layout>,
+                         std::optional<at::Device> device, std::optional<bool>) {
+  const bool has_index = device && device->has_index();
+  return new_tensor(size, type.value_or(at::kFloat), has_index ? device->index() : current_device(),
+                    stride);
+}
+
+// Copies nothing: zeros come to the host.
+at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) {
+  if (to.device() == from.device() || (!to.is_cpu() && !from.is_cpu())) {
+    const c10::DeviceIndex device = to.device().index();
+    own({to}, "aten::copy_");
+    charge(device, price_of("aten::copy_", {from}, {to}, rank_of(device).device()));
+  } else if (to.is_cpu()) {
+    rank_of(from.device().index()).copy_out(static_cast<std::int64_t>(from.nbytes()));
+    to.zero_();
+  } else {
+    own({to}, "aten::copy_");
+    rank_of(to.device().index()).copy_in(static_cast<std::int64_t>(to.nbytes()));
+  }
+  return to;
+}
+
+// Numbers that the host reads are 1, so that it may divide by them; truths are false.
+at::Scalar read_scalar(const at::Tensor& tensor) {
+  rank_of(tensor.device().index()).read_scalar();
+  return tensor.scalar_type() == at::kBool ? at::Scalar(false) : at::Scalar(1);
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage storage, std::int64_t offset,
+                        c10::IntArrayRef size, c10::IntArrayRef stride) {
+  return at::native::set_storage_cpu_(self, std::move(storage), offset, size, stride);
+}
+
+template <void (*kernel)(const OperatorHandle&, Stack*)>
+torch::CppFunction boxed() {
+  return torch::CppFunction::makeFromBoxedFunction<kernel>();
+}
+
+// torch has a kernel for the CPU and takes them apart on devices that it does not know; CUDA has a
+// kernel for each.
+void keep_whole(torch::Library& library, const std::vector<std::string>& ours) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!std::string_view(name.name).starts_with("aten::")) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    const bool is_taken_apart =
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+    const std::string whole = toString(name).substr(std::strlen("aten::"));
+    if (!is_taken_apart || std::ranges::find(ours, whole) != ours.end()) continue;
+    library.impl(whole.c_str(), boxed<&on_virtual>());
+  }
+}
+
+}  // namespace
+
+void install_operators() {
+  using torch::Library;
+  static auto* const rest =
+      new Library(Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  rest->fallback(boxed<&on_virtual>());
+  static auto* const library =
+      new Library(Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  std::vector<std::string> ours;
+  const auto impl = [&](const char* name, auto&& kernel) {
+    library->impl(name, std::forward<decltype(kernel)>(kernel));
+    ours.emplace_back(name);
+  };
+  impl("empty.memory_format", &empty);
+  impl("empty_strided", &empty_strided);
+  impl("copy_", &copy);
+  impl("_local_scalar_dense", &read_scalar);
+  impl("as_strided", &at::native::as_strided_tensorimpl);
+  impl("view", &at::native::view);
+  impl("_reshape_alias", &at::native::_reshape_alias);
+  impl("resize_", &at::native::resize_);
+  impl("set_.source_Storage_storage_offset", &set_storage);
+  for (const char* name :
+       {"logical_and.out", "logical_or.out", "logical_xor.out", "logical_not.out", "abs.out"}) {
+    impl(name, boxed<&into_out>());
+  }
+  impl("relu", boxed<&as_argument>());
+  impl("where.self", boxed<&where>());
+  impl("embedding_dense_backward", boxed<&embedding_backward>());
+  impl("index_select", boxed<&index_select>());
+  impl("_fused_rms_norm", boxed<&rms_norm>());
+  impl("_fused_rms_norm_backward", boxed<&rms_norm_backward>());
+  impl("native_layer_norm", boxed<&layer_norm>());
+  impl("native_layer_norm_backward", boxed<&layer_norm_backward>());
+  for (const char* name :
+       {"_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"}) {
+    impl(name, boxed<&attention>());
+    impl(str(name, "_backward").c_str(), boxed<&attention_backward>());
+  }
+  keep_whole(*library, ours);
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
+}
+
+}  // namespace penstock::emulate

@@ -1,0 +1,270 @@
+#include "penstock/runtime/emulate/timed_communicator.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/runtime/emulate/virtual_device.h"
+#include "penstock/runtime/emulate/virtual_memory.h"
+
+namespace penstock::emulate {
+
+using comm::Group;
+using comm::Transfer;
+
+// A message's name: its ranks, its tag, and the memory that it goes to.
+using Name = std::tuple<Rank, Rank, std::int32_t, bool>;
+
+class Board {
+ public:
+  void put(const Name& name, double time) {
+    Lane& lane = lane_of(name);
+    const std::lock_guard lock(lane.mutex);
+    lane.messages[name].push_back(time);
+    lane.has_come.notify_all();
+  }
+  bool has(const Name& name) {
+    Lane& lane = lane_of(name);
+    const std::lock_guard lock(lane.mutex);
+    return !lane.messages[name].empty();
+  }
+  // Waits until it is there; `check` throws where the ranks have been interrupted.
+  template <class Check>
+  double take(const Name& name, std::chrono::milliseconds deadline, const Check& check) {
+    const auto end = std::chrono::steady_clock::now() + deadline;
+    Lane& lane = lane_of(name);
+    std::unique_lock lock(lane.mutex);
+    std::deque<double>& queue = lane.messages[name];
+    while (queue.empty()) {
+      check();
+      if (std::chrono::steady_clock::now() > end) {
+        throw CommError(str("rank ", std::get<1>(name), " waited ", deadline.count() / 1000,
+                            " s for a message from rank ", std::get<0>(name), ", tag ",
+                            std::get<2>(name)));
+      }
+      lane.has_come.wait_for(lock, std::chrono::milliseconds(100));
+    }
+    const double time = queue.front();
+    queue.pop_front();
+    return time;
+  }
+
+  // The latest of the times that ranks have given for a collective, by its group and number.
+  void meet(const std::string& group, std::int64_t number, double time) {
+    const std::lock_guard lock(mutex_);
+    double& latest = meetings_[{group, number}];
+    latest = std::max(latest, time);
+  }
+  double met(const std::string& group, std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    return meetings_[{group, number}];
+  }
+
+  // When a direction between two ranks is free, from `time` on; it is taken for so long.
+  double occupy(Rank from, Rank to, double time, double seconds) {
+    const std::lock_guard lock(mutex_);
+    double& free = free_[{from, to}];
+    free = std::max(free, time) + seconds;
+    return free;
+  }
+
+ private:
+  // What one rank gets.
+  struct Lane {
+    std::mutex mutex;
+    std::condition_variable has_come;
+    std::map<Name, std::deque<double>> messages;
+  };
+
+  Lane& lane_of(const Name& name) {
+    const std::lock_guard lock(mutex_);
+    return lanes_[std::get<1>(name)];
+  }
+
+  std::mutex mutex_;
+  std::map<Rank, Lane> lanes_;
+  std::map<std::pair<std::string, std::int64_t>, double> meetings_;
+  std::map<std::pair<Rank, Rank>, double> free_;
+};
+
+std::shared_ptr<Board> make_board() { return std::make_shared<Board>(); }
+
+namespace {
+
+// Rate of collectives and of messages in host memory: what sockets of one host have.
+constexpr double kHostBytesPerS = 10e9;
+
+bool is_there(const at::Tensor& tensor) { return tensor.device().type() == kVirtual; }
+
+std::int64_t stream_of(const at::Tensor& tensor) {
+  return c10::impl::getDeviceGuardImpl(kVirtual)->getStream(tensor.device()).id();
+}
+
+// A transfer whose end does something to the clocks.
+template <class End, class IsOver>
+class Timed : public Transfer {
+ public:
+  Timed(End end, IsOver is_over) : end_(std::move(end)), is_over_(std::move(is_over)) {}
+  void wait() override {
+    if (!std::exchange(is_done_, true)) end_();
+  }
+  bool is_over() override { return is_done_ || is_over_(); }
+
+ private:
+  End end_;
+  IsOver is_over_;
+  bool is_done_ = false;
+};
+
+template <class End, class IsOver>
+std::unique_ptr<Transfer> timed(End end, IsOver is_over) {
+  return std::make_unique<Timed<End, IsOver>>(std::move(end), std::move(is_over));
+}
+
+class TimedCommunicator final : public comm::Communicator {
+ public:
+  TimedCommunicator(comm::Communicator& inner, VirtualRank& rank, std::shared_ptr<Board> board,
+                    std::int32_t ranks_per_host)
+      : inner_(inner), rank_(rank), board_(std::move(board)), ranks_per_host_(ranks_per_host) {}
+
+  Rank rank() const override { return inner_.rank(); }
+  std::int32_t world_size() const override { return inner_.world_size(); }
+  void set_deadline(std::chrono::milliseconds deadline) override { inner_.set_deadline(deadline); }
+  std::chrono::milliseconds deadline() const override { return inner_.deadline(); }
+  void interrupt(const std::string& why) override { inner_.interrupt(why); }
+  void check_interrupt() const override { inner_.check_interrupt(); }
+  void fail(const std::string& why) override { inner_.fail(why); }
+  void begin_call(const std::string& place) override { inner_.begin_call(place); }
+  void leave() override { inner_.leave(); }
+  std::int64_t age() const override { return inner_.age(); }
+  std::string call_words() const override { return inner_.call_words(); }
+  std::string transports() const override { return "virtual links"; }
+  void link(std::vector<Rank> peers) override { inner_.link(std::move(peers)); }
+  void put(const std::string& key, const std::string& value) override { inner_.put(key, value); }
+  std::string get(const std::string& key) override { return inner_.get(key); }
+
+  Group make_group(const std::vector<Rank>& ranks) override {
+    const Group group = inner_.make_group(ranks);
+    groups_[group.index] = ranks;
+    return group;
+  }
+
+  std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
+    const bool is_virtual = is_there(tensor);
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    const double ready = is_virtual ? rank_.ready(stream_of(tensor)) : rank_.ledger().host_s;
+    board_->put({rank(), to, tag, is_virtual}, ready);
+    if (!is_virtual) return inner_.send(tensor, to, tag);
+    rank_.count_message(bytes);
+    return timed([] {}, [] { return true; });
+  }
+
+  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
+                                    std::int32_t tag) override {
+    const Name name = {from, rank(), tag, is_there(tensor)};
+    const auto bytes = static_cast<double>(tensor.nbytes());
+    if (!is_there(tensor)) {
+      std::shared_ptr<Transfer> transfer = inner_.receive(tensor, from, tag);
+      return timed(
+          [this, transfer, name, bytes] {
+            transfer->wait();
+            rank_.await_ranks(take(name) + rank_.device().network_s + bytes / kHostBytesPerS);
+          },
+          [transfer] { return transfer->is_over(); });
+    }
+    own_memory(tensor.storage().data_ptr(), "messages");
+    return timed(
+        [this, name, from, bytes, stream = stream_of(tensor)] {
+          const double sent = take(name);
+          const double begin = std::max(sent, rank_.ready(stream));
+          rank_.await_message(stream, board_->occupy(from, rank(), begin, seconds(from, bytes)));
+        },
+        [this, name] { return board_->has(name); });
+  }
+
+  std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
+    return collective(tensor, group, 2.0,
+                      [&](const at::Tensor& host) { return inner_.all_reduce(host, group); });
+  }
+  std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
+                                      std::int32_t root) override {
+    return collective(tensor, group, 1.0,
+                      [&](const at::Tensor& host) { return inner_.broadcast(host, group, root); });
+  }
+
+ private:
+  double take(const Name& name) {
+    return board_->take(name, deadline(), [this] { check_interrupt(); });
+  }
+
+  bool is_neighbour(Rank other) const {
+    return other.value / ranks_per_host_ == rank().value / ranks_per_host_;
+  }
+
+  double seconds(Rank other, double bytes) const {
+    const devices::DeviceModel& device = rank_.device();
+    const bool is_near = is_neighbour(other);
+    const double rate = (is_near ? device.link_bytes_per_s : device.network_bytes_per_s);
+    return (is_near ? device.link_s : device.network_s) + bytes / (rate * device.link_share);
+  }
+
+  // Collectives go through host memory, whose contents are small where they are real.
+  template <class Start>
+  std::unique_ptr<Transfer> collective(const at::Tensor& tensor, Group group, double trips,
+                                       const Start& start) {
+    const bool is_virtual = is_there(tensor);
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    if (is_virtual) rank_.copy_out(bytes);
+    const std::string& name = name_of(group);
+    const std::int64_t number = meetings_[group.index]++;
+    board_->meet(name, number, rank_.ledger().host_s);
+    // Of a tensor that is not there, one element goes, so that the ranks do meet.
+    std::shared_ptr<Transfer> transfer =
+        start(is_virtual ? at::zeros({1}, tensor.options().device(at::kCPU)) : tensor);
+    const double size = static_cast<double>(groups_.at(group.index).size());
+    const double seconds = rank_.device().network_s +
+                           trips * (size - 1) / size * static_cast<double>(bytes) / kHostBytesPerS;
+    return timed(
+        [this, transfer, name, number, seconds, is_virtual, bytes] {
+          transfer->wait();
+          rank_.await_ranks(board_->met(name, number) + seconds);
+          if (is_virtual) rank_.copy_in(bytes);
+        },
+        [transfer] { return transfer->is_over(); });
+  }
+
+  const std::string& name_of(Group group) {
+    std::string& name = names_[group.index];
+    if (name.empty()) name = join(groups_.at(group.index), ",");
+    return name;
+  }
+
+  comm::Communicator& inner_;
+  VirtualRank& rank_;
+  std::shared_ptr<Board> board_;
+  std::int32_t ranks_per_host_;
+  std::map<std::int32_t, std::vector<Rank>> groups_;  // Ranks by the groups' indices.
+  std::map<std::int32_t, std::string> names_;
+  std::map<std::int32_t, std::int64_t> meetings_;  // How many there were.
+};
+
+}  // namespace
+
+std::unique_ptr<comm::Communicator> make_timed_communicator(comm::Communicator& inner,
+                                                            VirtualRank& rank,
+                                                            std::shared_ptr<Board> board,
+                                                            std::int32_t ranks_per_host) {
+  return std::make_unique<TimedCommunicator>(inner, rank, std::move(board), ranks_per_host);
+}
+
+}  // namespace penstock::emulate

@@ -1,0 +1,97 @@
+// A rank of a run on devices that are not there: its clocks, its memory, and what its time goes to.
+//
+// The host's clock goes on with what it launches and waits for; each stream of the device has a
+// clock of its own, as CUDA's order has it: work begins when the host has launched it and the
+// stream is done with what came before.  Nothing is computed.
+// Units: seconds and bytes.  Thread safety: any thread; a rank's work is in order only if one
+// thread gives it.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "penstock/plan/devices/device_model.h"
+
+namespace penstock::emulate {
+
+enum class Work : std::uint8_t { Products, Attention, Other };
+inline constexpr std::size_t kWorks = 3;
+
+// What a rank has done, since it began; differences are what a step has.
+struct Ledger {
+  std::array<double, kWorks> kernel_s{};  // Times by kind of work.
+  std::array<std::int64_t, kWorks> kernels{};
+  double product_flops = 0;   // Operations of products and attention.
+  double message_wait_s = 0;  // The device has nothing to do, for a message that has not come.
+  double host_wait_s = 0;     // It has nothing to do until its host launches something.
+  double host_s = 0;          // The host's clock.
+  double end_s = 0;           // When the device is done with what it has been given.
+  std::int64_t scalars = 0;   // Read by the host one by one.
+  std::int64_t copies_out = 0, bytes_out = 0, copies_in = 0, bytes_in = 0;
+  std::int64_t messages = 0, message_bytes = 0;  // Messages that it has sent.
+
+  Ledger operator-(const Ledger& before) const;
+};
+
+// Bytes by owner: the operator that wrote them first.
+using Owned = std::map<std::string, std::int64_t>;
+
+struct Memory {
+  std::int64_t live = 0, peak = 0;
+  Owned owned = {}, owned_at_peak = {};
+};
+
+class VirtualRank {
+ public:
+  VirtualRank(const devices::DeviceModel& device, int rank) : device_(device), rank_(rank) {}
+
+  const devices::DeviceModel& device() const { return device_; }
+
+  // A kernel of so many seconds on a stream.
+  void launch(std::int64_t stream, Work work, double seconds, double flops = 0);
+  // The host reads a scalar, or copies between the device and its memory: it waits for all streams.
+  void read_scalar();
+  void copy_out(std::int64_t bytes);
+  void copy_in(std::int64_t bytes);
+
+  // The time at which the stream is done with what it has, if nothing else is launched.
+  double ready(std::int64_t stream);
+  // What comes on the stream waits for that time.
+  void block(std::int64_t stream, double time);
+  // The same, for a message.
+  void await_message(std::int64_t stream, double time);
+  // The host itself waits for that time: of the device, or of what another rank says.
+  void await(double time);
+  void await_ranks(double time);
+  void count_message(std::int64_t bytes);
+
+  // Takes memory, in whole blocks of 512 bytes as torch does, and gives it back.
+  // Throws: Error that says what is live, when the device has no more.
+  void take(std::int64_t bytes);
+  void give_back(std::int64_t bytes, const std::string& owner);
+  // Names who has memory that was taken: known when somebody writes to it first.
+  void own(std::int64_t bytes, const std::string& owner);
+
+  Ledger ledger();
+  Memory memory();
+  // Begins a new peak, at what is live.
+  void forget_peak();
+
+ private:
+  void wait_for_all(double more_s);
+  std::string live_words() const;
+
+  const devices::DeviceModel& device_;
+  int rank_;
+  std::mutex mutex_;
+  double host_s_ = 0;
+  double waited_for_ranks_s_ = 0;           // Waits of the host since it has launched something.
+  std::map<std::int64_t, double> streams_;  // When each is done.
+  Ledger ledger_;
+  Memory memory_;
+};
+
+}  // namespace penstock::emulate

@@ -1,0 +1,163 @@
+"""penstock emulate: exact counts and operations, memory, what devices change, and bad input.
+
+Needs the standard library, and a build with torch for CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+from planning import PlannerTest
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000,
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+BLOCKS, HIDDEN, INNER, VOCABULARY, SEQUENCE, SAMPLES, MICROBATCHES = 4, 256, 512, 1000, 512, 2, 4
+KEYS = 2 * HIDDEN // 8  # Elements of a token's keys: two heads of eight.
+CONFIG = {
+    "train_batch_size": SAMPLES * MICROBATCHES, "train_micro_batch_size_per_gpu": SAMPLES,
+    "bf16": {"enabled": True},
+    "model": {"type": "hugging_face", "path": "model", "sequence_length": SEQUENCE},
+}  # fmt: skip
+PARAMETERS = (
+    2 * VOCABULARY * HIDDEN + HIDDEN
+    + BLOCKS * (2 * HIDDEN**2 + 2 * HIDDEN * KEYS + 3 * HIDDEN * INNER + 2 * HIDDEN)
+)  # fmt: skip
+H100_PEAK = 989e12
+
+
+def operations() -> float:
+    """Of a step's products, forward and twice that backward; of attention, and 2.5 times that."""
+    tokens = SAMPLES * SEQUENCE
+    linears = 2 * tokens * HIDDEN * (2 * HIDDEN + 2 * KEYS + 3 * INNER)
+    attention = 4 * SAMPLES * SEQUENCE**2 * HIDDEN / 2  # Half of the pairs of tokens.
+    head = 2 * tokens * HIDDEN * VOCABULARY
+    return MICROBATCHES * (3 * (BLOCKS * linears + head) + 3.5 * BLOCKS * attention)
+
+
+class Emulate(PlannerTest):
+    def setUp(self) -> None:
+        super().setUp()
+        (self.folder / "model").mkdir()
+        self.write("model/config.json", json.dumps(LLAMA))  # No weights: it needs none.
+        self.write("llama.json", json.dumps(CONFIG))
+
+    def told(self, *words: object) -> dict:
+        return json.loads(self.penstock("emulate", "llama.json", "--json", *words).out)
+
+    def test_operations_are_those_of_the_shapes(self) -> None:
+        for words in ((), ("--set", "mesh.pipe=2", "--set", "schedule.name=zbv")):
+            told = self.told(*words)
+            found = told["share_of_peak"] * told["step_s"] * H100_PEAK * len(told["ranks"])
+            self.assertAlmostEqual(found / operations(), 1.0, places=4)
+
+    def test_a_step_copies_and_waits_as_often_as_on_the_stand_in_that_computes(self) -> None:
+        for name in ("1f1b", "zbv"):
+            first, last = self.told("--set", "mesh.pipe=2", "--set", f"schedule.name={name}")[
+                "ranks"
+            ]
+            for rank in (first, last):
+                self.assertEqual(rank["scalars"], 0)
+            # The batch, and what ends the step: the norm, what has been set, and the losses.
+            first_has_last = name == "zbv"  # A V ends where it begins.
+            self.assertEqual(first["copies_in"] + last["copies_in"], 2)
+            self.assertEqual(first["copies_out"], 2 + first_has_last)
+            self.assertEqual(last["copies_out"], 3 - first_has_last)
+            hops = 2 if name == "1f1b" else 4  # There and back; a V passes twice.
+            self.assertEqual(first["messages"] + last["messages"], hops * MICROBATCHES)
+            row = 2 * SAMPLES * SEQUENCE * HIDDEN  # Of bf16.
+            self.assertEqual(first["message_bytes"] + last["message_bytes"],
+                             hops * MICROBATCHES * row)  # fmt: skip
+
+    def test_kernels_do_not_grow_with_tokens_and_their_times_do(self) -> None:
+        self.write("even.json", '{"like": "h100-sxm", "kernel_s": 1e-12}')
+        words = ("--device", "even.json", "--set")
+        short, long = (
+            self.told(*words, f"model.sequence_length={n}")["ranks"][0] for n in (512, 2048)
+        )
+        self.assertEqual(short["kernels"], long["kernels"])
+        self.assertAlmostEqual(long["products_s"] / short["products_s"], 4, places=4)
+        self.assertAlmostEqual(long["attention_s"] / short["attention_s"], 16, places=4)
+
+    def test_memory_is_that_of_states_and_activations(self) -> None:
+        def peak(*words: str) -> int:
+            return max(rank["peak_bytes"] for rank in self.told(*words)["ranks"])
+
+        one = peak()
+        # Weights and gradients of bf16; in float the masters and Adam's two moments.
+        self.assertGreater(one, 16 * PARAMETERS)
+        two = peak("--set", "mesh.data=2", "--set", "train_batch_size=16",
+                   "--set", "zero_optimization.stage=1")  # fmt: skip
+        self.assertLess(two, one - 2 * PARAMETERS)  # Half of the states, but for buckets.
+        recomputed = peak("--set", "pipeline.activation_checkpoint_interval=1")
+        self.assertLess(recomputed, one)
+
+    def test_a_device_of_ones_own_is_what_its_file_says(self) -> None:
+        self.write("slow.json", '{"like": "h100-sxm", "short_peak": 98.9e12, "kernel_s": 1e-9}')
+        self.write("fast.json", '{"like": "h100-sxm", "kernel_s": 1e-9}')
+        slow, fast = (
+            self.told("--device", f"{name}.json")["ranks"][0]["products_s"]
+            for name in ("slow", "fast")
+        )
+        self.assertAlmostEqual(slow / fast, 10, places=3)
+
+    def test_slower_links_are_waited_for(self) -> None:
+        self.write("far.json", '{"like": "h100-sxm", "link_bytes_per_s": 1e8}')
+        words = ("--set", "mesh.pipe=2")
+        near, far = self.told(*words), self.told(*words, "--device", "far.json")
+        self.assertGreater(far["step_s"], 1.5 * near["step_s"])
+        self.assertGreater(far["ranks"][0]["message_wait_s"], near["ranks"][0]["message_wait_s"])
+
+    def test_hosts_are_as_far_apart_as_the_network_says(self) -> None:
+        self.write("far.json", '{"like": "h100-sxm", "network_bytes_per_s": 1e8}')
+        words = ("--device", "far.json", "--set", "mesh.pipe=2", "--set", "mesh.data=1", "--hosts")
+        one, two = self.told(*words, "1x2"), self.told(*words, "2x1")
+        self.assertGreater(two["step_s"], 1.5 * one["step_s"])
+        self.refuse("--hosts has 4 devices, and --nproc says 2",
+                    "emulate", "llama.json", "--nproc", 2, "--hosts", "2x2")  # fmt: skip
+        self.refuse("--hosts", "emulate", "llama.json", "--hosts", "2x0")
+
+    def test_the_table_has_what_json_has(self) -> None:
+        told = self.told("--set", "mesh.pipe=2")
+        out = self.penstock("emulate", "llama.json", "--set", "mesh.pipe=2").out.splitlines()
+        self.assertRegex(
+            out[0], r"^0\.\d{3} s a step, \d+ tokens a second, .* of the peak; pipe 2 x"
+        )
+        rows = [line.split() for line in out if line[:1].isdigit() and "tokens" not in line]
+        self.assertEqual([row[0] for row in rows], ["0", "1", "0", "1"])
+        for row, rank in zip(rows[:2], told["ranks"], strict=True):
+            self.assertEqual(row[1], f"{rank['step_s']:.3f}")
+            self.assertEqual(row[-1], str(rank["kernels"]))
+
+    def test_bad_input_is_told(self) -> None:
+        def refused(text: str, *words: str) -> None:
+            result = self.penstock("emulate", "llama.json", *words, code=2)
+            self.assertIn(text, result.err)
+
+        refused("--device h100-sxn: no such device; did you mean \"h100-sxm\"?",
+                "--device", "h100-sxn")  # fmt: skip
+        self.write("odd.json", '{"like": "h100-sxm",\n "short_pek": 1}')
+        refused('odd.json:2:2: unknown key "short_pek"; did you mean "short_peak"?',
+                "--device", "odd.json")  # fmt: skip
+        self.write("bare.json", '{"memory_bytes": 8e9}')
+        refused("bare.json: float_peak is missing", "--device", "bare.json")
+        self.write("none.json", '{"like": "h100-sxm", "link_s": 0}')
+        refused("link_s: expected a number above 0, found 0", "--device", "none.json")
+        refused("no such folder", "--set", "model.path=nowhere")
+
+    def test_a_model_that_does_not_fit_says_what_is_live(self) -> None:
+        self.write("tiny.json", '{"like": "h100-sxm", "memory_bytes": 4e7}')
+        result = self.penstock("emulate", "llama.json", "--device", "tiny.json", code=1)
+        self.assertRegex(
+            result.err, r"the virtual device of rank 0 \(tiny.json\) has no more memory"
+        )
+        self.assertIn("live, by the operator that wrote it first: aten::", result.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
