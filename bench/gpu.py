@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What a machine with a CUDA device tells about penstock, in one command and half an hour.
+"""What a machine with a CUDA device tells about penstock, in one command and nine minutes.
 
 Builds what is needed, runs the tests of devices on the real one, compares training on it with
-training on the host, and measures.  Each part has a time limit, and a part that fails stops no
-other.  Writes a JSON line per row, and a table of them for docs/devices.md.  Where there is no
-device, the rows that need one say so, and the tests of devices run on their stand-in.
+training on the host, and measures, in the order of what parts settle.  Each part has a time limit,
+and a part that fails stops no other; what had no time says so.  Writes a JSON line per row, and a
+table of them for docs/devices.md.  Where there is no device, the rows that need one say so, and the
+tests of devices run on their stand-in.
 
 Needs a Python that has torch (this one, or PENSTOCK_PYTHON), g++ and CMake, and no network:
 `make gpu-kit`, on a machine with one, fetches into .gpu-kit what else such a machine may lack.
@@ -13,97 +14,40 @@ Needs a Python that has torch (this one, or PENSTOCK_PYTHON), g++ and CMake, and
 from __future__ import annotations
 
 import argparse
-import array
 import datetime
 import itertools
 import json
 import os
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
-KIT = ROOT / ".gpu-kit"
-PYTHON = os.environ.get("PENSTOCK_PYTHON", sys.executable)
-NEEDS_DEVICE = "needs a CUDA device"
-THROUGH_HOST = {"launch": {"device": "cuda", "transport": "shm"}}
-# Far above what a step on a device takes; the slowest is that of width 8192 in float.
-RUN_LIMIT_S = 90.0
+from gpu_decoder import decoder
+from gpu_rows import (
+    BUILD,
+    KIT,
+    NEEDS_DEVICE,
+    PYTHON,
+    ROOT,
+    RUN_LIMIT_S,
+    CommandError,
+    Machine,
+    Row,
+    call,
+    last_json,
+)
 
+THROUGH_HOST = {"launch": {"device": "cuda", "transport": "shm"}}
 TARGETS = ["runtime_tests", "penstock_program", "penstock_runtime_program", "bench_device"]
 DEVICE_TESTS = "*Device*:*Messages.GoFromDeviceToDevice*:AnnouncedLink.*"
 SCHEDULES = {"1f1b": 1, "interleaved_1f1b": 2, "zbv": 2}
 SIZES = [(2048, 512, 8), (8192, 512, 8), (512, 256, 8)]  # Width, batch, microbatches.
-
-
-@dataclass
-class Row:
-    """One thing that was asked, and its answer: `value` where it was had, `why` where not."""
-
-    part: str
-    what: str
-    value: object = None
-    why: str = ""
-
-    def cell(self) -> str:
-        if self.why:
-            return self.why
-        if isinstance(self.value, dict):
-            return ", ".join(f"{name} {figure}" for name, figure in self.value.items())
-        return str(self.value)
-
-
-class CommandError(Exception):
-    """A command that failed or took too long; the text is for the table."""
-
-
-def call(words: list[str], limit_s: float, **variables: str) -> str:
-    """The output of a command; its last line is the reason when it fails."""
-    try:
-        done = subprocess.run(
-            [str(word) for word in words], cwd=ROOT, env={**os.environ, **variables},
-            capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise CommandError(f"not over after {limit_s:.0f} s") from None
-    except OSError as error:
-        raise CommandError(str(error)) from None
-    if done.returncode != 0:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no output"]
-        raise CommandError(f"exit code {done.returncode}: {lines[-1][:200]}")
-    return done.stdout
-
-
-def last_json(text: str) -> dict:
-    lines = [line for line in text.splitlines() if line.startswith("{")]
-    if not lines:
-        raise CommandError("it printed no result")
-    return json.loads(lines[-1])
-
-
-@dataclass
-class Machine:
-    devices: int
-    facts: dict
-
-    @staticmethod
-    def ask() -> Machine:
-        program = (
-            "import json, torch; n = torch.cuda.device_count();"
-            "print(json.dumps({'torch': torch.__version__, 'cuda': torch.version.cuda,"
-            " 'devices': [torch.cuda.get_device_name(i) for i in range(n)]}))"
-        )
-        facts = last_json(call([PYTHON, "-c", program], 120))
-        return Machine(len(facts["devices"]), {**facts, "cores": os.cpu_count()})
 
 
 def build(_: Machine) -> Iterator[Row]:
@@ -231,70 +175,6 @@ def host_against_device(machine: Machine) -> Iterator[Row]:
                 yield Row("host against device", what, why=str(error))
 
 
-# Llama's shape, 0.9 billion parameters.
-LLAMA = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
-    "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 16,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-}  # fmt: skip
-
-
-def decoder(machine: Machine) -> Iterator[Row]:
-    """`penstock train` on one rank, and transformers' model in a plain loop."""
-    sequence, batch, microbatches, steps = 2048, 16, 4, 8
-    for recomputes in (False, True):
-        what = f"Llama 0.9 B, bf16, {batch} samples of {sequence}, {microbatches} microbatches"
-        what += ", recomputed" if recomputes else ""
-        if machine.devices == 0:
-            yield Row("decoder", what, why=NEEDS_DEVICE)
-            continue
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "model").mkdir()
-            (folder / "model" / "config.json").write_text(json.dumps(LLAMA))
-            tokens = array.array("H", (i * 7919 % LLAMA["vocab_size"] for i in range(2**20)))
-            (folder / "corpus.bin").write_bytes(tokens.tobytes())
-            config = {
-                "train_batch_size": batch,
-                "train_micro_batch_size_per_gpu": batch // microbatches,
-                "bf16": {"enabled": True}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-                "model": {"type": "hugging_face", "path": str(folder / "model"),
-                          "weights": "random", "sequence_length": sequence},
-                "data": {"path": str(folder / "corpus.bin"), "format": "uint16"},
-                "run": {"steps": steps + 3, "eval_batches": 1},
-                "launch": {"device": "cuda"},
-            }  # fmt: skip
-            if recomputes:
-                config["pipeline"] = {"activation_checkpoint_interval": 1}
-            path = folder / "config.json"
-            path.write_text(json.dumps(config))
-            try:
-                said = call([BUILD / "bin" / "penstock", "train", path, "--run", folder / "run"],
-                            2 * RUN_LIMIT_S)  # fmt: skip
-                lines = (folder / "run/metrics.jsonl").read_text().splitlines()
-                times = [json.loads(line).get("step_time_seconds") for line in lines]
-                mine = 1e3 * statistics.median([t for t in times if t is not None][3:])
-                figures = {"ms": round(mine, 1)}
-                print(said, file=sys.stderr)
-            except CommandError as error:
-                yield Row("decoder", what, why=str(error))
-                continue
-            try:
-                words = ["--sequence", sequence, "--batch", batch, "--microbatches", microbatches,
-                         "--steps", steps] + ["--recompute"] * recomputes  # fmt: skip
-                script = ROOT / "bench" / "peers" / "llama_plain_loop.py"
-                peer = last_json(call([PYTHON, script, folder / "model", *words], RUN_LIMIT_S))
-                per_step = 6 * peer["parameters"] * batch * sequence
-                figures["of transformers"] = round(mine / peer["median_ms"], 3)
-                figures["TFLOP/s of products"] = round(per_step / mine / 1e9, 1)
-                figures["transformers' MB"] = round(peer["peak_device_mb"])
-            except CommandError as error:
-                figures["transformers"] = str(error)
-            yield Row("decoder", what, figures)
-
-
 def failure(machine: Machine) -> Iterator[Row]:
     """How soon the other rank ends when one is killed, with NCCL between them."""
     what = "one of two ranks is killed: the other one ends after"
@@ -345,15 +225,19 @@ def by_nccl(*words: object) -> dict:
     return line
 
 
-def torchs(*words: object, package: str = "torch.distributed.pipelining") -> dict:
+def pipelining(package: str, words: tuple[object, ...], **variables: str) -> dict:
     script = ROOT / "bench" / "peers" / "torch_pipelining.py"
     return last_json(call([PYTHON, "-W", "ignore", script, "--device", "cuda", *map(str, words)],
-                          RUN_LIMIT_S, PIPELINING=package,
-                          PYTHONPATH=str(BUILD / "python")))  # fmt: skip
+                          RUN_LIMIT_S, PIPELINING=package, **variables))  # fmt: skip
+
+
+def torchs(*words: object) -> dict:
+    return pipelining("torch.distributed.pipelining", words)
 
 
 def from_python(*words: object) -> dict:
-    return torchs(*words, package="penstock.pipelining")
+    paths = [str(BUILD / "python"), os.environ.get("PYTHONPATH", "")]
+    return pipelining("penstock.pipelining", words, PYTHONPATH=os.pathsep.join(filter(None, paths)))
 
 
 def pipeline(machine: Machine) -> Iterator[Row]:
@@ -424,15 +308,15 @@ def zero_memory(machine: Machine) -> Iterator[Row]:
 
 # Parts in the order of their worth, with the seconds after which a part asks for nothing more.
 PARTS = [
-    (build, 720),
-    (device_tests, 600),
-    (host_against_device, 240),
-    (nccl, 120),
-    (failure, 120),
-    (decoder, 240),
-    (overhead, 120),
-    (zero_memory, 240),
-    (pipeline, 900),
+    (build, 240),
+    (device_tests, 100),
+    (host_against_device, 60),
+    (nccl, 40),
+    (failure, 30),
+    (decoder, 80),
+    (overhead, 30),
+    (zero_memory, 60),
+    (pipeline, 300),
 ]
 
 
@@ -461,6 +345,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [part.__name__ for part, _ in PARTS]
     parser.add_argument("--part", choices=names, action="append", help="only this one, or these")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all parts together")
     parser.add_argument("--output", type=Path, default=BUILD / "gpu", help="a folder")
     args = parser.parse_args()
     if not shutil.which("cmake"):
@@ -473,13 +358,21 @@ def main() -> int:
               file=sys.stderr)  # fmt: skip
         return 2
     args.output.mkdir(parents=True, exist_ok=True)
+    start_s = time.monotonic()
     rows: list[Row] = []
     with (args.output / "rows.jsonl").open("w") as file:
         print(json.dumps({"date": datetime.date.today().isoformat(), **machine.facts}), file=file)
         for part, limit_s in PARTS:
             if args.part and part.__name__ not in args.part:
                 continue
-            for row in run(part, limit_s, machine):
+            left_s = 60 * args.minutes - (time.monotonic() - start_s)
+            if left_s <= 0:
+                rows.append(
+                    Row(part.__name__.replace("_", " "), "all of it", why="no time was left")
+                )
+                print(json.dumps(vars(rows[-1])), file=file, flush=True)
+                continue
+            for row in run(part, min(limit_s, left_s), machine):
                 rows.append(row)
                 print(json.dumps(vars(row)), file=file, flush=True)
                 print(f"{row.part}: {row.what}: {row.cell()}", flush=True)

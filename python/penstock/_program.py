@@ -15,7 +15,7 @@ from penstock import _planning, _torch_version
 
 __all__ = ["PROGRAM", "environment"]
 
-_NEED_TORCH = ("train", "evaluate", "generate", "memory", "profile", "selftest")
+_NEED_TORCH = ("train", "evaluate", "generate", "memory", "profile", "emulate", "selftest")
 _HELP = {"-h", "--help"}
 # The folder of the extension module: Python's files may lie elsewhere, in an editable installation.
 _FOLDER = Path(str(_planning.__file__)).parent

@@ -161,7 +161,7 @@ def check_parameters_stand_in_the_models_order(group):
         engine, *_ = penstock.initialize(model=module_of(2), config=config(schedule=schedule))
         parameters = engine._replicated.parameters
         sizes = [each.numel() for each in parameters]
-        placed = torch.tensor(engine._order.place(sizes, range(len(parameters))))
+        placed = torch.tensor(engine._places.place(sizes, range(len(parameters))))
         dist.all_reduce(placed, group=group)
         layers = [Embedding(), *[Block()] * BLOCKS, Head()]
         assert placed.tolist() == [p.numel() for each in layers for p in each.parameters()]

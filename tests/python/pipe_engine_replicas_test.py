@@ -171,6 +171,7 @@ def check_all_replicas_hear_of_a_failure(group):
     module = PipelineModule([Fails(), *layers], num_stages=2, loss_fn=loss_fn)
     engine, *_ = penstock.initialize(model=module, config=CONFIG)
     engine.train_batch(batches(0, [5] * MICROBATCHES))
+    dist.barrier()  # A slower rank would hear of the next step's failure in this one.
     if rank == 1:  # The first stage of the second replica.
         module.get_submodule("0").fails = True
     with pytest.raises((KeyError, penstock.CommError)) as caught:

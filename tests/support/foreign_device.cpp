@@ -41,7 +41,8 @@ std::function<bool()> is_over;
 
 // The device's memory, which is mapped twice: where its tensors are, closed, and for its kernels.
 //
-// What is freed is poisoned, and used again.
+// What is freed is poisoned, and used again.  A child process has no memory of its own: no fork
+// with live tensors.
 class Memory {
  public:
   struct Block {
@@ -60,14 +61,16 @@ class Memory {
     std::vector<std::size_t>& free = free_[rounded];
     if (free.empty()) {
       if (end_ + rounded > kBytes) throw std::bad_alloc();
-      return {.first = std::exchange(end_, end_ + rounded), .bytes = rounded};
+      const Block fresh{.first = std::exchange(end_, end_ + rounded), .bytes = rounded};
+      poison(fresh);
+      return fresh;
     }
     const std::size_t first = free.back();
     free.pop_back();
     return {.first = first, .bytes = rounded};
   }
   void give_back(const Block& block) {
-    std::memset(open_ + block.first, 0xFF, block.bytes);  // Not a number, in every float.
+    poison(block);
     const std::lock_guard lock(mutex_);
     free_[block.bytes].push_back(block.first);
   }
@@ -80,6 +83,9 @@ class Memory {
   }
 
  private:
+  // No float of it is a number.
+  void poison(const Block& block) { std::memset(open_ + block.first, 0xFF, block.bytes); }
+
   static constexpr std::size_t kBytes = std::size_t{1} << 35;  // Of addresses.
 
   Memory() {

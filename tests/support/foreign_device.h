@@ -3,9 +3,10 @@
 // Its kernels are the CPU's, on copies.  (What torch's fallback does not copy back, it does not
 // have: the running statistics of BatchNorm.)  The addresses of its memory are closed to the host:
 // code that takes a pointer into it for one into the host's gets a segmentation fault.  Memory that
-// is freed is poisoned.  It stands for torch's HPU, which the CPU's torch knows by name and has no
-// kernels for. Linked with foreign_device.cpp, it is there from the start.  It counts what a host
-// does to it.  Thread safety: as torch's own; counts are those of a thread, and so of a rank.
+// is taken or freed is poisoned.  It stands for torch's HPU, which the CPU's torch knows by name,
+// and has no kernels for.  Linked with foreign_device.cpp, it is there from the start.  It counts
+// what a host does to it.  Thread safety: as torch's own; counts are those of a thread, and so of a
+// rank.
 #pragma once
 #include <c10/core/Device.h>
 

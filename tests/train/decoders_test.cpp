@@ -1,6 +1,9 @@
 // Decoders of every form train to the same bits in every layout.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/token_loss.h"
 #include "tests/train/trained.h"
@@ -27,7 +30,8 @@ nn::DecoderOptions options_of_form(const std::string& form) {
                              .heads = 4,
                              .kv_heads = 2,
                              .head_dim = 4};
-  if (form == "Qwen") {
+  options.recomputes = form.starts_with("Recomputed");
+  if (form == "Qwen" || form == "RecomputedQwen") {
     options.qkv_bias = options.tie_embeddings = options.normalizes_queries_and_keys = true;
     options.windows = {std::nullopt, 4, std::nullopt, 4, 4};
   }
@@ -92,7 +96,35 @@ TEST_P(Decoders, HaveTheBitsOfWholeReplicasInEveryZeroStage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Decoders, testing::Values("Llama", "Documents", "Qwen", "Gpt2"));
+INSTANTIATE_TEST_SUITE_P(Forms, Decoders,
+                         testing::Values("Llama", "Documents", "Qwen", "Gpt2", "Recomputed",
+                                         "RecomputedQwen"));
+
+// What is computed again is the same, and gradients of a norm's output are added in another order:
+// a rounding each, of 2^-24, in a dozen sums a layer.
+TEST(RecomputedDecoder, TrainsAsOneThatKeepsAll) {
+  const std::vector<Batch2> batches = {with_masked_targets(8, kSequence)};
+  for (const std::string form : {"Llama", "Qwen"}) {
+    std::vector<std::map<std::string, at::Tensor>> moved;  // By SGD at a rate of 1: the gradients.
+    std::vector<double> losses;
+    for (const std::string prefix : {"", "Recomputed"}) {
+      const std::string name = prefix.empty() || form == "Qwen" ? prefix + form : prefix;
+      const Kind kind{"", nn::decoder_layers(options_of_form(name)), nn::mean_token_loss,
+                      with_masked_targets};
+      TrainerOptions options{.microbatches = 2,
+                             .optimizer = {.type = config::OptimizerType::Sgd, .lr = 1.0},
+                             .loss_scale = LossScale::tokens()};
+      const Trained trained = train(options, kind, batches);
+      losses.push_back(trained.reports.front().loss);
+      moved.push_back(trained.parameters);
+    }
+    EXPECT_EQ(losses[0], losses[1]) << form;
+    for (const auto& [name, tensor] : moved[0]) {
+      const double error = (tensor - moved[1].at(name)).abs().max().item<double>();
+      EXPECT_LT(error, 1e-6) << form << " " << name;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace penstock::train

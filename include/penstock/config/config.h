@@ -33,6 +33,12 @@ struct AdapterConfig {
 // The source of a folder's first weights; as hugging_face::FirstWeights.
 enum class FirstWeights : std::uint8_t { Folder, Random };
 
+// Activations of blocks that are computed again in the backward.
+enum class ActivationCheckpoint : std::uint8_t {
+  Off,
+  Selective,  // Outputs of RMS norms and of SwiGLU; products and attention are kept.
+};
+
 struct ModelConfig {
   ModelType type = ModelType::Gpt;
   std::int64_t layers = 4;    // Transformer blocks (gpt) or Linear-ReLU-Linear blocks (mlp).
@@ -44,7 +50,8 @@ struct ModelConfig {
   double dropout = 0.0;                         // Probability of a zero.
   std::string path = {};                        // HuggingFace: the folder.
   FirstWeights weights = FirstWeights::Folder;  // HuggingFace only.
-  AdapterConfig adapter = {};                   // HuggingFace only.
+  ActivationCheckpoint activation_checkpoint = ActivationCheckpoint::Off;  // HuggingFace only.
+  AdapterConfig adapter = {};                                              // HuggingFace only.
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

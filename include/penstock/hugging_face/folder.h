@@ -28,6 +28,7 @@ struct LayerChoices {
   std::optional<nn::AdapterOptions> adapter = {};  // Present: adapters alone are trained.
   nn::FillParameter fill_of_adapters = nn::fill_adapter;
   std::optional<std::int64_t> document_end = {};  // Same as DecoderOptions::document_end.
+  bool recomputes = false;                        // Same as DecoderOptions::recomputes.
 };
 
 class ModelFolder {

@@ -67,6 +67,9 @@ struct DecoderOptions {
   std::optional<std::int64_t> document_end = {};
   // Present: linears of blocks have adapters, which alone are trained.
   std::optional<AdapterOptions> adapter = {};
+  // Blocks do not keep outputs of RMS norms and of SwiGLU, but compute them again in the backward.
+  // Linears with adapters keep theirs.
+  bool recomputes = false;
 };
 
 inline bool is_gpt2(const DecoderOptions& options) { return options.form == DecoderForm::Gpt2; }

@@ -69,6 +69,9 @@ struct TrainerOptionsWith {
   execute::Progress* progress = nullptr;
   // What else all ranks must have in common, by name: a hash of what they read themselves, say.
   Facts facts = {};
+  // Ranks that have the same layers compare the weights that these begin with.  False: nobody has
+  // written any, as on the virtual device (emulate/).
+  bool compares_weights = true;
 };
 
 using TrainerOptions = TrainerOptionsWith<config::OptimizerConfig>;

@@ -45,21 +45,29 @@ std::int64_t kernels(const Ledger& ledger) {
   return all;
 }
 
+// Seconds of the step in which the device did nothing of what its ledger has.
+double rest_s(const RankReport& rank) {
+  double known = rank.step.message_wait_s + rank.step.host_wait_s + rank.step.copy_s;
+  for (const double each : rank.step.kernel_s) known += each;
+  return std::max(0.0, rank.step_s - known);
+}
+
 // What the device did with the step's time.
 std::string times_table(const Report& report) {
-  std::vector<TextRow> rows = {
-      {"rank", "step s", "products", "attention", "other", "messages", "host", "end", "kernels"}};
+  std::vector<TextRow> rows = {{"rank", "step s", "products", "attention", "other", "copies",
+                                "messages", "host", "rest", "kernels"}};
   for (std::size_t i = 0; i < report.ranks.size(); ++i) {
     const RankReport& rank = report.ranks[i];
     const Ledger& step = rank.step;
-    double known = step.message_wait_s + step.host_wait_s;
-    for (const double each : step.kernel_s) known += each;
-    const auto seconds = [](double value) { return formatted("%.3f", value); };
-    rows.push_back({std::to_string(i), seconds(rank.step_s),
-                    seconds(kernel_s(step, Work::Products)),
-                    seconds(kernel_s(step, Work::Attention)), seconds(kernel_s(step, Work::Other)),
-                    seconds(step.message_wait_s), seconds(step.host_wait_s),
-                    seconds(std::max(0.0, rank.step_s - known)), std::to_string(kernels(step))});
+    TextRow row = {std::to_string(i)};
+    for (const double seconds :
+         {rank.step_s, kernel_s(step, Work::Products), kernel_s(step, Work::Attention),
+          kernel_s(step, Work::Other), step.copy_s, step.message_wait_s, step.host_wait_s,
+          rest_s(rank)}) {
+      row.push_back(formatted("%.3f", seconds));
+    }
+    row.push_back(std::to_string(kernels(step)));
+    rows.push_back(std::move(row));
   }
   return text_table(rows);
 }
@@ -113,8 +121,9 @@ std::string to_json(const Report& report, const devices::DeviceModel& device) {
     }
     ranks.push_back(
         str("{\"step_s\": ", each.step_s, ", \"products_s\": ", kernel_s(step, Work::Products),
-            ", \"attention_s\": ", kernel_s(step, Work::Attention), ", \"other_s\": ",
-            kernel_s(step, Work::Other), ", \"message_wait_s\": ", step.message_wait_s,
+            ", \"attention_s\": ", kernel_s(step, Work::Attention),
+            ", \"other_s\": ", kernel_s(step, Work::Other), ", \"copies_s\": ", step.copy_s,
+            ", \"rest_s\": ", rest_s(each), ", \"message_wait_s\": ", step.message_wait_s,
             ", \"host_wait_s\": ", step.host_wait_s, ", \"kernels\": ", kernels(step),
             ", \"scalars\": ", step.scalars, ", \"copies_out\": ", step.copies_out,
             ", \"bytes_out\": ", step.bytes_out, ", \"copies_in\": ", step.copies_in,

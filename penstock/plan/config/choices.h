@@ -20,6 +20,11 @@ inline constexpr std::array<Name<FirstWeights>, 2> kFirstWeights = {{
     {FirstWeights::Random, "random"},
 }};
 
+inline constexpr std::array<Name<ActivationCheckpoint>, 2> kActivationCheckpoints = {{
+    {ActivationCheckpoint::Off, "none"},
+    {ActivationCheckpoint::Selective, "selective"},
+}};
+
 inline constexpr std::array<Name<Transport>, 4> kTransports = {{
     {Transport::Auto, "auto"},
     {Transport::Gloo, "gloo"},

@@ -130,6 +130,9 @@ void visit_model(Visitor& v, Model& m) {
             "a Hugging Face folder: the model, and its weights at the start");
     v.field("weights", m.weights, Choice<FirstWeights>{kFirstWeights},
             "weights at the start: folder: the folder's; random: drawn from seed");
+    v.field("activation_checkpoint", m.activation_checkpoint,
+            Choice<ActivationCheckpoint>{kActivationCheckpoints},
+            "selective: norms' outputs and SwiGLU's are computed again, and take no memory");
     v.section("adapter", [&] { visit_adapter(v, m.adapter); });
   });
   v.when(!is_folder, own, [&] {

@@ -53,39 +53,50 @@ DeviceModel of_sheet(const char* name, const char* title, double memory, double 
           .network_bytes_per_s = network * 1e9};
 }
 
-[[noreturn]] void refuse_name(const std::string& name) {
+// Throws: ConfigError where there is none; `what` begins its message.
+const DeviceModel& named(const std::string& what, const std::string& name) {
+  const auto models = device_models();
+  const auto found = std::ranges::find(models, name, &DeviceModel::name);
+  if (found != models.end()) return *found;
   std::vector<std::string> names;
-  for (const DeviceModel& each : device_models()) names.push_back(each.name);
+  for (const DeviceModel& each : models) names.push_back(each.name);
   throw ConfigError(
-      str("--device ", name, ": no such device", did_you_mean(name, names)),
+      str(what, ": no such device: ", in_quotes(name), suggest(name, names)),
       {str("devices: ", join(names, ", ")), "a file with figures of another one ends in .json"});
 }
 
 constexpr std::string_view kLike = "like";
 
-// Throws: ConfigError, for what is no positive number.
-double number_of(const json::Value& value, std::string_view key) {
+// Throws: ConfigError, for what is no number in (0, most].
+double number_of(const json::Value& value, std::string_view key, double most) {
   const auto* whole = std::get_if<std::int64_t>(&value.data);
   const auto* real = std::get_if<double>(&value.data);
   const double number = whole != nullptr  ? static_cast<double>(*whole)
                         : real != nullptr ? *real
                                           : 0;
-  if (number > 0 && std::isfinite(number)) return number;
+  if (number > 0 && number <= most) return number;
   throw ConfigError(str(json::to_string(json::origin_of(value)), ": ", key,
-                        ": expected a number above 0, found ", json::found(value)));
+                        ": expected a number above 0, and at most ", shortest(most), ", found ",
+                        json::found(value)));
 }
 
 void set(DeviceModel& device, const json::Member& member) {
   const auto figure = std::ranges::find(kFigures, std::string_view(member.key), &Figure::key);
   if (figure != kFigures.end()) {
-    device.*figure->value = number_of(member.value, member.key);
+    const bool is_share = member.key.ends_with("_share");
+    device.*figure->value = number_of(member.value, member.key, is_share ? 1.0 : 1e30);
   } else if (member.key == "devices_per_host") {
-    device.devices_per_host = static_cast<int>(number_of(member.value, member.key));
+    const double count = number_of(member.value, member.key, 1 << 16);
+    if (count != std::floor(count)) {
+      throw ConfigError(str(json::to_string(json::origin_of(member.value)), ": ", member.key,
+                            ": expected a whole number, found ", json::found(member.value)));
+    }
+    device.devices_per_host = static_cast<int>(count);
   } else if (member.key != kLike) {
     std::vector<std::string> keys = {"like", "devices_per_host"};
     for (const Figure& each : kFigures) keys.emplace_back(each.key);
     throw ConfigError(str(json::to_string(json::origin_of_key(member)), ": unknown key \"",
-                          member.key, "\"", did_you_mean(member.key, keys)));
+                          member.key, "\"", suggest(member.key, keys)));
   }
 }
 
@@ -98,12 +109,12 @@ DeviceModel of_file(const std::string& path) {
     throw ConfigError(str(path, ": expected an object with a device's figures"));
   DeviceModel device;
   if (const json::Member* like = json::find(*object, kLike)) {
+    const std::string where = str(json::to_string(json::origin_of(like->value)), ": like");
     const auto* name = std::get_if<std::string>(&like->value.data);
-    const auto models = device_models();
-    const auto found =
-        name == nullptr ? models.end() : std::ranges::find(models, *name, &DeviceModel::name);
-    if (found == models.end()) refuse_name(json::found(like->value));
-    device = *found;
+    if (name == nullptr) {
+      throw ConfigError(str(where, ": expected a device, found ", json::found(like->value)));
+    }
+    device = named(where, *name);
     device.title = str("as ", device.title, ", but for what ", path, " says");
   }
   device.name = path;
@@ -126,17 +137,14 @@ std::span<const DeviceModel> device_models() {
       of_sheet("h100-pcie", "NVIDIA H100 PCIe, 80 GB", 84942979072, 51, 756, 2039, 64, 50),
       of_sheet("h100-sxm", "NVIDIA H100 SXM, 80 GB", 84942979072, 67, 989, 3352, 450, 50),
       of_sheet("h200", "NVIDIA H200 SXM, 141 GB", 150754820096, 67, 989, 4800, 450, 50),
-      of_sheet("mi300x", "AMD MI300X, 192 GB", 205822885888, 163, 1300, 5300, 448, 50),
+      of_sheet("mi300x", "AMD MI300X, 192 GB", 205822885888, 163, 1300, 5300, 64, 50),
   };
   return all;
 }
 
 DeviceModel device_model(const std::string& name_or_file) {
   if (name_or_file.ends_with(".json")) return of_file(name_or_file);
-  const auto models = device_models();
-  const auto found = std::ranges::find(models, name_or_file, &DeviceModel::name);
-  if (found == models.end()) refuse_name(name_or_file);
-  return *found;
+  return named("--device", name_or_file);
 }
 
 }  // namespace penstock::devices

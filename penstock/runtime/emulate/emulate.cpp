@@ -3,9 +3,10 @@
 #include <ATen/ops/randint.h>
 
 #include <algorithm>
-#include <mutex>
-#include <utility>
+#include <chrono>
+#include <limits>
 
+#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
 #include "penstock/runtime/emulate/timed_communicator.h"
@@ -24,6 +25,12 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
                const std::function<void(const std::string&)>& said) {
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  if (ranks > std::numeric_limits<c10::DeviceIndex>::max()) {
+    throw ConfigError(str(ranks, " ranks: a process has ",
+                          static_cast<int>(std::numeric_limits<c10::DeviceIndex>::max()),
+                          " virtual devices at most"),
+                      {"fewer replicas tell nearly the same: mesh.data = 1 or 2"});
+  }
   const run::Model model = run::model_without_weights(config);
   install(device, static_cast<std::int32_t>(ranks));
   const std::shared_ptr<Board> board = make_board();
@@ -40,6 +47,7 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
             make_timed_communicator(inner, rank, board, device.devices_per_host);
         train::TrainerOptions options = run::options_of(config, mesh, batch);
         options.device = c10::Device(kVirtual, index);
+        options.compares_weights = false;
         train::Trainer trainer(options, model.layers, model.loss, *communicator);
         if (inner.rank().value == 0) said("the model is built");
         const at::Tensor text =

@@ -3,10 +3,10 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <map>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -18,10 +18,6 @@ namespace {
 
 const c10::DispatchKeySet kVirtualKeys(c10::DispatchKey::CUDA);
 const c10::DispatchKeySet kMetaKeys(c10::DispatchKey::Meta);
-
-bool is_virtual(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == kVirtual;
-}
 
 // Calls `each` with every tensor of a value: one, or a list.
 template <class Each>

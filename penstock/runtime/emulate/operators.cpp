@@ -6,19 +6,18 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/resize_native.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/emulate/meta_call.h"
 #include "penstock/runtime/emulate/prices.h"
@@ -34,26 +33,34 @@ using torch::jit::Stack;
 // Kernels of attention, as torch numbers them.
 enum class Attention : std::int64_t { Plain = 0, Flash = 1, Efficient = 2 };
 
-std::int64_t stream_here(c10::DeviceIndex device) {
-  return c10::impl::getDeviceGuardImpl(kVirtual)->getStream(c10::Device(kVirtual, device)).id();
-}
-
 void charge(c10::DeviceIndex device, const Price& price) {
-  rank_of(device).launch(stream_here(device), price.work, price.seconds, price.flops);
+  rank_of(device).launch(current_stream(device), price.work, price.seconds, price.flops);
 }
 
 void own(const std::vector<at::Tensor>& tensors, const std::string& name) {
   for (const at::Tensor& each : tensors) own_memory(each.storage().data_ptr(), name);
 }
 
-at::Tensor argument(const Stack& stack, const OperatorHandle& op, std::size_t i) {
-  return stack[stack.size() - op.schema().arguments().size() + i].toTensor();
+const c10::IValue& value(const OperatorHandle& op, const Stack& stack, std::size_t i) {
+  return stack[stack.size() - op.schema().arguments().size() + i];
+}
+at::Tensor tensor(const OperatorHandle& op, const Stack& stack, std::size_t i) {
+  return value(op, stack, i).toTensor();
 }
 
 // Replaces the arguments by results.
 void give(const OperatorHandle& op, Stack& stack, std::vector<c10::IValue> results) {
   stack.resize(stack.size() - op.schema().arguments().size());
   for (c10::IValue& each : results) stack.push_back(std::move(each));
+}
+
+// The end of a kernel that has read some tensors and written others; the first one read, or
+// written, says where it ran.
+void finish(const OperatorHandle& op, const std::vector<at::Tensor>& reads,
+            const std::vector<at::Tensor>& writes) {
+  const c10::DeviceIndex device = (reads.empty() ? writes : reads).front().device().index();
+  own(writes, op.schema().name());
+  charge(device, price_of(op.schema().name(), reads, writes, rank_of(device).device()));
 }
 
 at::Tensor like(const at::Tensor& tensor) {
@@ -63,6 +70,7 @@ at::Tensor like(const at::Tensor& tensor) {
 // Any operator.
 void on_virtual(const OperatorHandle& op, Stack* stack) {
   const std::string& name = op.schema().name();
+  if (op.hasTag(at::Tag::inplace_view)) throw Error(str(name, ": not on a virtual device"));
   Touched touched = touched_by(op, *stack);
   const c10::DeviceIndex device = touched.device.value_or(current_device());
   const c10::DeviceGuard guard(c10::Device(kVirtual, device));
@@ -81,97 +89,82 @@ void on_virtual(const OperatorHandle& op, Stack* stack) {
 
 // What has the shape of its argument, and no kernel for meta tensors.
 void as_argument(const OperatorHandle& op, Stack* stack) {
-  const at::Tensor from = argument(*stack, op, 0);
-  const at::Tensor made = like(from);
-  own({made}, op.schema().name());
-  const c10::DeviceIndex device = from.device().index();
-  charge(device, price_of(op.schema().name(), {from}, {made}, rank_of(device).device()));
+  const at::Tensor from = tensor(op, *stack, 0), made = like(from);
+  finish(op, {from}, {made});
   give(op, *stack, {made});
 }
 
 // Element by element into out=, without a kernel for meta tensors.
 void into_out(const OperatorHandle& op, Stack* stack) {
-  const auto& arguments = op.schema().arguments();
+  const std::size_t last = op.schema().arguments().size() - 1;
   std::vector<std::int64_t> sizes;
   std::vector<at::Tensor> reads;
-  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
-    reads.push_back(argument(*stack, op, i));
+  for (std::size_t i = 0; i < last; ++i) {
+    reads.push_back(tensor(op, *stack, i));
     sizes = at::infer_size(sizes, reads.back().sizes());
   }
-  const at::Tensor out = argument(*stack, op, arguments.size() - 1);
+  const at::Tensor out = tensor(op, *stack, last);
   if (out.sizes() != at::IntArrayRef(sizes)) out.resize_(sizes);
-  own({out}, op.schema().name());
-  const c10::DeviceIndex device = out.device().index();
-  charge(device, price_of(op.schema().name(), reads, {out}, rank_of(device).device()));
+  finish(op, reads, {out});
   give(op, *stack, {out});
 }
 
 // Chooses between two tensors of one type.
 void where(const OperatorHandle& op, Stack* stack) {
-  const at::Tensor condition = argument(*stack, op, 0), a = argument(*stack, op, 1),
-                   b = argument(*stack, op, 2);
+  const at::Tensor condition = tensor(op, *stack, 0), a = tensor(op, *stack, 1),
+                   b = tensor(op, *stack, 2);
   const auto sizes = at::infer_size(at::infer_size(condition.sizes(), a.sizes()), b.sizes());
-  const c10::DeviceIndex device = condition.device().index();
-  const at::Tensor made = new_tensor(sizes, at::result_type(a, b), device);
-  own({made}, op.schema().name());
-  charge(device, price_of(op.schema().name(), {condition, a, b}, {made}, rank_of(device).device()));
+  const at::Tensor made = new_tensor(sizes, at::result_type(a, b), condition.device().index());
+  finish(op, {condition, a, b}, {made});
   give(op, *stack, {made});
 }
 
 void embedding_backward(const OperatorHandle& op, Stack* stack) {
-  const at::Tensor gradient = argument(*stack, op, 0), indices = argument(*stack, op, 1);
-  const std::int64_t rows = (*stack)[stack->size() - op.schema().arguments().size() + 2].toInt();
-  const c10::DeviceIndex device = gradient.device().index();
-  const at::Tensor made = new_tensor({rows, gradient.size(-1)}, gradient.scalar_type(), device);
-  own({made}, op.schema().name());
-  charge(device,
-         price_of(op.schema().name(), {gradient, indices}, {made}, rank_of(device).device()));
+  const at::Tensor gradient = tensor(op, *stack, 0), indices = tensor(op, *stack, 1);
+  const at::Tensor made = new_tensor({value(op, *stack, 2).toInt(), gradient.size(-1)},
+                                     gradient.scalar_type(), gradient.device().index());
+  finish(op, {gradient, indices}, {made});
   give(op, *stack, {made});
 }
 
 void index_select(const OperatorHandle& op, Stack* stack) {
-  const at::Tensor table = argument(*stack, op, 0), index = argument(*stack, op, 2);
-  const std::int64_t dimension =
-      (*stack)[stack->size() - op.schema().arguments().size() + 1].toInt();
+  const at::Tensor table = tensor(op, *stack, 0), index = tensor(op, *stack, 2);
+  const std::int64_t dimension = c10::maybe_wrap_dim(value(op, *stack, 1).toInt(), table.dim());
   std::vector<std::int64_t> sizes = table.sizes().vec();
-  sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(dimension, table.dim()))] = index.numel();
-  const c10::DeviceIndex device = table.device().index();
-  const at::Tensor made = new_tensor(sizes, table.scalar_type(), device);
-  own({made}, op.schema().name());
-  charge(device, price_of("aten::index_select", {table, index}, {made}, rank_of(device).device()));
+  sizes[static_cast<std::size_t>(dimension)] = index.numel();
+  const at::Tensor made = new_tensor(sizes, table.scalar_type(), table.device().index());
+  finish(op, {table, index}, {made});
   give(op, *stack, {made});
 }
 
 // A norm over the last dimension: its output, and `kept` numbers a row for the backward.
 void norm(const OperatorHandle& op, Stack* stack, std::size_t kept) {
-  const at::Tensor input = argument(*stack, op, 0);
-  const c10::DeviceIndex device = input.device().index();
+  const at::Tensor input = tensor(op, *stack, 0);
   std::vector<std::int64_t> rows = input.sizes().vec();
   rows.back() = 1;
   std::vector<at::Tensor> made = {like(input)};
-  for (std::size_t i = 0; i < kept; ++i) made.push_back(new_tensor(rows, at::kFloat, device));
-  own(made, op.schema().name());
-  charge(device, price_of(op.schema().name(), {input}, made, rank_of(device).device()));
+  for (std::size_t i = 0; i < kept; ++i) {
+    made.push_back(new_tensor(rows, at::kFloat, input.device().index()));
+  }
+  finish(op, {input}, made);
   give(op, *stack, {made.begin(), made.end()});
 }
 void rms_norm(const OperatorHandle& op, Stack* stack) { norm(op, stack, 1); }
 void layer_norm(const OperatorHandle& op, Stack* stack) { norm(op, stack, 2); }
 
-// The gradients that its last argument asks for: of the input, and of what follows `weight`.
+// The gradients that its last argument asks for: of the input, and of what begins at `weight`.
 void norm_backward(const OperatorHandle& op, Stack* stack, std::size_t weight) {
-  const at::Tensor gradient = argument(*stack, op, 0), input = argument(*stack, op, 1);
+  const at::Tensor gradient = tensor(op, *stack, 0), input = tensor(op, *stack, 1);
   const auto wanted = stack->back().toBoolList().vec();
-  const c10::DeviceIndex device = input.device().index();
   std::vector<c10::IValue> results;
   std::vector<at::Tensor> made;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     results.emplace_back(at::Tensor());
     if (!wanted[i]) continue;
-    made.push_back(like(i == 0 ? input : argument(*stack, op, weight + i - 1)));
+    made.push_back(like(i == 0 ? input : tensor(op, *stack, weight + i - 1)));
     results.back() = made.back();
   }
-  own(made, op.schema().name());
-  charge(device, price_of(op.schema().name(), {gradient, input}, made, rank_of(device).device()));
+  finish(op, {gradient, input}, made);
   give(op, *stack, std::move(results));
 }
 void rms_norm_backward(const OperatorHandle& op, Stack* stack) { norm_backward(op, stack, 4); }
@@ -185,28 +178,23 @@ at::Tensor like_heads(const at::Tensor& heads) {
   return made.transpose(1, 2);
 }
 
-bool flag(const Stack& stack, const OperatorHandle& op, const char* name) {
-  const auto number = op.schema().argumentIndexWithName(name);
-  return stack[stack.size() - op.schema().arguments().size() + static_cast<std::size_t>(*number)]
-      .toBool();
-}
-
-void charge_attention(const at::Tensor& queries, const at::Tensor& keys, bool is_causal,
+void charge_attention(const OperatorHandle& op, const Stack& stack, std::size_t queries,
                       bool is_backward) {
-  const c10::DeviceIndex device = queries.device().index();
-  charge(device,
-         price_of_attention(queries, keys, is_causal, is_backward, rank_of(device).device()));
+  const auto is_causal = static_cast<std::size_t>(*op.schema().argumentIndexWithName("is_causal"));
+  const at::Tensor of = tensor(op, stack, queries), keys = tensor(op, stack, queries + 1);
+  const c10::DeviceIndex device = of.device().index();
+  charge(device, price_of_attention(of, keys, value(op, stack, is_causal).toBool(), is_backward,
+                                    rank_of(device).device()));
 }
 
 void attention(const OperatorHandle& op, Stack* stack) {
-  const at::Tensor queries = argument(*stack, op, 0), keys = argument(*stack, op, 1);
-  const c10::DeviceIndex device = queries.device().index();
-  charge_attention(queries, keys, flag(*stack, op, "is_causal"), /*is_backward=*/false);
-  const at::Tensor sums =
-      new_tensor({queries.size(0), queries.size(1), queries.size(2)}, at::kFloat, device);
+  const at::Tensor queries = tensor(op, *stack, 0), keys = tensor(op, *stack, 1);
+  charge_attention(op, *stack, /*queries=*/0, /*is_backward=*/false);
+  const at::Tensor sums = new_tensor({queries.size(0), queries.size(1), queries.size(2)},
+                                     at::kFloat, queries.device().index());
   own({sums}, "attention");
   std::vector<c10::IValue> results = {like_heads(queries), sums};
-  // What follows is of dropout and of lengths: random states, and nothing.
+  // What follows is of dropout and of lengths: random states, and numbers.
   for (std::size_t i = 2; i < op.schema().returns().size(); ++i) {
     const bool is_number = op.schema().returns()[i].type()->kind() != c10::TypeKind::TensorType;
     if (is_number) {
@@ -219,10 +207,9 @@ void attention(const OperatorHandle& op, Stack* stack) {
 }
 
 void attention_backward(const OperatorHandle& op, Stack* stack) {
-  const at::Tensor queries = argument(*stack, op, 1), keys = argument(*stack, op, 2),
-                   values = argument(*stack, op, 3);
-  charge_attention(queries, keys, flag(*stack, op, "is_causal"), /*is_backward=*/true);
-  std::vector<c10::IValue> results = {like_heads(queries), like_heads(keys), like_heads(values)};
+  charge_attention(op, *stack, /*queries=*/1, /*is_backward=*/true);
+  std::vector<c10::IValue> results;
+  for (std::size_t i = 1; i <= 3; ++i) results.emplace_back(like_heads(tensor(op, *stack, i)));
   results.resize(op.schema().returns().size(), at::Tensor());
   give(op, *stack, std::move(results));
 }
@@ -279,6 +266,21 @@ at::Scalar read_scalar(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool ? at::Scalar(false) : at::Scalar(1);
 }
 
+// Fresh memory where it grows: there is nothing to copy.
+const at::Tensor& resize(const at::Tensor& self, c10::IntArrayRef size,
+                         std::optional<at::MemoryFormat>) {
+  auto* const impl = self.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(size);
+  const auto bytes =
+      static_cast<std::size_t>(self.storage_offset() + self.numel()) * self.element_size();
+  auto* const storage = self.storage().unsafeGetStorageImpl();
+  if (storage->nbytes() >= bytes) return self;
+  const c10::DeviceGuard guard(self.device());
+  storage->set_data_ptr_noswap(virtual_allocator().allocate(bytes));
+  storage->set_nbytes(bytes);
+  return self;
+}
+
 at::Tensor& set_storage(at::Tensor& self, at::Storage storage, std::int64_t offset,
                         c10::IntArrayRef size, c10::IntArrayRef stride) {
   return at::native::set_storage_cpu_(self, std::move(storage), offset, size, stride);
@@ -327,7 +329,7 @@ void install_operators() {
   impl("as_strided", &at::native::as_strided_tensorimpl);
   impl("view", &at::native::view);
   impl("_reshape_alias", &at::native::_reshape_alias);
-  impl("resize_", &at::native::resize_);
+  impl("resize_", &resize);
   impl("set_.source_Storage_storage_offset", &set_storage);
   for (const char* name :
        {"logical_and.out", "logical_or.out", "logical_xor.out", "logical_not.out", "abs.out"}) {
@@ -346,6 +348,7 @@ void install_operators() {
     impl(name, boxed<&attention>());
     impl(str(name, "_backward").c_str(), boxed<&attention_backward>());
   }
+  impl("_fused_sdp_choice", &choose_attention);
   keep_whole(*library, ours);
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
 }

@@ -33,8 +33,8 @@ int first_matrix(std::string_view name) {
   return std::ranges::find(kAdded, name) != kAdded.end() ? 1 : -1;
 }
 
-// Operators that read of their table no more than they write, or write no more than they read.
-bool reads_part(std::string_view name) {
+// Operators whose first tensor is a table, of which they touch some elements.
+bool touches_part(std::string_view name) {
   constexpr std::array<std::string_view, 8> kAll = {
       "aten::gather",      "aten::index_select", "aten::embedding", "aten::index",
       "aten::scatter_add", "aten::scatter_add_", "aten::scatter",   "aten::scatter_"};
@@ -52,13 +52,15 @@ Price price_of(std::string_view name, const std::vector<at::Tensor>& reads,
     const double rate = peak_of(reads[first].scalar_type(), device) * device.product_share;
     return {.work = Work::Products, .seconds = flops / rate, .flops = flops};
   }
-  std::vector<double> sizes;
-  for (const at::Tensor& each : reads) sizes.push_back(bytes_of(each));
-  for (const at::Tensor& each : writes) sizes.push_back(bytes_of(each));
+  // A table is read, or written, as far as the other tensors go.
+  const bool has_table = touches_part(name) && !reads.empty();
   double bytes = 0;
-  const double least = sizes.empty() ? 0 : *std::ranges::max_element(sizes);
-  for (const double size : sizes) bytes += size;
-  if (reads_part(name) && sizes.size() > 1) bytes = 2 * (bytes - least);
+  for (const std::vector<at::Tensor>* const tensors : {&reads, &writes}) {
+    for (const at::Tensor& each : *tensors) {
+      if (!has_table || !each.is_same(reads.front())) bytes += bytes_of(each);
+    }
+  }
+  if (has_table) bytes *= 2;
   return {.seconds = bytes / (device.memory_bytes_per_s * device.memory_share)};
 }
 

@@ -1,13 +1,13 @@
 #include "penstock/runtime/emulate/timed_communicator.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -22,29 +22,30 @@ namespace penstock::emulate {
 using comm::Group;
 using comm::Transfer;
 
-// A message's name: its ranks, its tag, and the memory that it goes to.
+// A message's name: its ranks, its tag, and whether a virtual device has it.
 using Name = std::tuple<Rank, Rank, std::int32_t, bool>;
+
+// When its sender's host has called, and when its sender has it.
+struct Sent {
+  double host_s = 0;
+  double ready_s = 0;
+};
 
 class Board {
  public:
-  void put(const Name& name, double time) {
+  void put(const Name& name, const Sent& sent) {
     Lane& lane = lane_of(name);
     const std::lock_guard lock(lane.mutex);
-    lane.messages[name].push_back(time);
+    lane.messages[name].push_back(sent);
     lane.has_come.notify_all();
-  }
-  bool has(const Name& name) {
-    Lane& lane = lane_of(name);
-    const std::lock_guard lock(lane.mutex);
-    return !lane.messages[name].empty();
   }
   // Waits until it is there; `check` throws where the ranks have been interrupted.
   template <class Check>
-  double take(const Name& name, std::chrono::milliseconds deadline, const Check& check) {
+  Sent take(const Name& name, std::chrono::milliseconds deadline, const Check& check) {
     const auto end = std::chrono::steady_clock::now() + deadline;
     Lane& lane = lane_of(name);
     std::unique_lock lock(lane.mutex);
-    std::deque<double>& queue = lane.messages[name];
+    std::deque<Sent>& queue = lane.messages[name];
     while (queue.empty()) {
       check();
       if (std::chrono::steady_clock::now() > end) {
@@ -54,9 +55,9 @@ class Board {
       }
       lane.has_come.wait_for(lock, std::chrono::milliseconds(100));
     }
-    const double time = queue.front();
+    const Sent sent = queue.front();
     queue.pop_front();
-    return time;
+    return sent;
   }
 
   // The latest of the times that ranks have given for a collective, by its group and number.
@@ -83,7 +84,7 @@ class Board {
   struct Lane {
     std::mutex mutex;
     std::condition_variable has_come;
-    std::map<Name, std::deque<double>> messages;
+    std::map<Name, std::deque<Sent>> messages;
   };
 
   Lane& lane_of(const Name& name) {
@@ -104,31 +105,28 @@ namespace {
 // Rate of collectives and of messages in host memory: what sockets of one host have.
 constexpr double kHostBytesPerS = 10e9;
 
-bool is_there(const at::Tensor& tensor) { return tensor.device().type() == kVirtual; }
+std::int64_t stream_of(const at::Tensor& tensor) { return current_stream(tensor.device().index()); }
 
-std::int64_t stream_of(const at::Tensor& tensor) {
-  return c10::impl::getDeviceGuardImpl(kVirtual)->getStream(tensor.device()).id();
-}
-
-// A transfer whose end does something to the clocks.
-template <class End, class IsOver>
+// A transfer whose end does something to the clocks.  It may be over before somebody waits, but
+// when would depend on the order in which threads run.
+template <class End>
 class Timed : public Transfer {
  public:
-  Timed(End end, IsOver is_over) : end_(std::move(end)), is_over_(std::move(is_over)) {}
+  Timed(const at::Tensor& tensor, End end) : tensor_(tensor), end_(std::move(end)) {}
   void wait() override {
     if (!std::exchange(is_done_, true)) end_();
   }
-  bool is_over() override { return is_done_ || is_over_(); }
+  bool is_over() override { return is_done_; }
 
  private:
+  at::Tensor tensor_;  // Held until it is over, as by any transfer.
   End end_;
-  IsOver is_over_;
   bool is_done_ = false;
 };
 
-template <class End, class IsOver>
-std::unique_ptr<Transfer> timed(End end, IsOver is_over) {
-  return std::make_unique<Timed<End, IsOver>>(std::move(end), std::move(is_over));
+template <class End>
+std::unique_ptr<Transfer> timed(const at::Tensor& tensor, End end) {
+  return std::make_unique<Timed<End>>(tensor, std::move(end));
 }
 
 class TimedCommunicator final : public comm::Communicator {
@@ -160,50 +158,47 @@ class TimedCommunicator final : public comm::Communicator {
   }
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
-    const bool is_virtual = is_there(tensor);
-    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
-    const double ready = is_virtual ? rank_.ready(stream_of(tensor)) : rank_.ledger().host_s;
-    board_->put({rank(), to, tag, is_virtual}, ready);
-    if (!is_virtual) return inner_.send(tensor, to, tag);
-    rank_.count_message(bytes);
-    return timed([] {}, [] { return true; });
+    const double host_s = rank_.ledger().host_s;
+    const bool is_there = !is_virtual(tensor);
+    board_->put({rank(), to, tag, !is_there},
+                {host_s, is_there ? host_s : rank_.ready(stream_of(tensor))});
+    if (is_there) return inner_.send(tensor, to, tag);
+    rank_.count_message(static_cast<std::int64_t>(tensor.nbytes()));
+    return timed(tensor, [] {});
   }
 
   std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
                                     std::int32_t tag) override {
-    const Name name = {from, rank(), tag, is_there(tensor)};
+    const Name name = {from, rank(), tag, is_virtual(tensor)};
     const auto bytes = static_cast<double>(tensor.nbytes());
-    if (!is_there(tensor)) {
+    if (!is_virtual(tensor)) {
       std::shared_ptr<Transfer> transfer = inner_.receive(tensor, from, tag);
-      return timed(
-          [this, transfer, name, bytes] {
-            transfer->wait();
-            rank_.await_ranks(take(name) + rank_.device().network_s + bytes / kHostBytesPerS);
-          },
-          [transfer] { return transfer->is_over(); });
+      return timed(tensor, [this, transfer, name, from, bytes] {
+        transfer->wait();
+        rank_.await_ranks(take(name).host_s + latency(from) + bytes / kHostBytesPerS);
+      });
     }
     own_memory(tensor.storage().data_ptr(), "messages");
-    return timed(
-        [this, name, from, bytes, stream = stream_of(tensor)] {
-          const double sent = take(name);
-          const double begin = std::max(sent, rank_.ready(stream));
-          rank_.await_message(stream, board_->occupy(from, rank(), begin, seconds(from, bytes)));
-        },
-        [this, name] { return board_->has(name); });
+    return timed(tensor, [this, name, from, bytes, stream = stream_of(tensor)] {
+      const Sent sent = take(name);
+      rank_.await_ranks(sent.host_s + latency(from));  // The sender's host has announced it.
+      const double begin = std::max(sent.ready_s, rank_.ready(stream));
+      rank_.await_message(stream, board_->occupy(from, rank(), begin, seconds(from, bytes)));
+    });
   }
 
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
-    return collective(tensor, group, 2.0,
+    return collective(tensor, group, {},
                       [&](const at::Tensor& host) { return inner_.all_reduce(host, group); });
   }
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
                                       std::int32_t root) override {
-    return collective(tensor, group, 1.0,
+    return collective(tensor, group, root,
                       [&](const at::Tensor& host) { return inner_.broadcast(host, group, root); });
   }
 
  private:
-  double take(const Name& name) {
+  Sent take(const Name& name) {
     return board_->take(name, deadline(), [this] { check_interrupt(); });
   }
 
@@ -211,36 +206,39 @@ class TimedCommunicator final : public comm::Communicator {
     return other.value / ranks_per_host_ == rank().value / ranks_per_host_;
   }
 
+  double latency(Rank other) const {
+    return is_neighbour(other) ? rank_.device().link_s : rank_.device().network_s;
+  }
   double seconds(Rank other, double bytes) const {
     const devices::DeviceModel& device = rank_.device();
-    const bool is_near = is_neighbour(other);
-    const double rate = (is_near ? device.link_bytes_per_s : device.network_bytes_per_s);
-    return (is_near ? device.link_s : device.network_s) + bytes / (rate * device.link_share);
+    const double rate = is_neighbour(other) ? device.link_bytes_per_s : device.network_bytes_per_s;
+    return latency(other) + bytes / (rate * device.link_share);
   }
 
-  // Collectives go through host memory, whose contents are small where they are real.
+  // Collectives go through host memory.  All wait for all, or for the root where there is one.
   template <class Start>
-  std::unique_ptr<Transfer> collective(const at::Tensor& tensor, Group group, double trips,
-                                       const Start& start) {
-    const bool is_virtual = is_there(tensor);
+  std::unique_ptr<Transfer> collective(const at::Tensor& tensor, Group group,
+                                       std::optional<std::int32_t> root, const Start& start) {
+    const std::vector<Rank>& ranks = groups_.at(group.index);
+    if (ranks.size() == 1) return start(tensor);
+    const bool is_there = !is_virtual(tensor);
     const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
-    if (is_virtual) rank_.copy_out(bytes);
+    if (!is_there) rank_.copy_out(bytes);
     const std::string& name = name_of(group);
     const std::int64_t number = meetings_[group.index]++;
-    board_->meet(name, number, rank_.ledger().host_s);
-    // Of a tensor that is not there, one element goes, so that the ranks do meet.
+    const bool is_awaited = !root || ranks[static_cast<std::size_t>(*root)] == rank();
+    if (is_awaited) board_->meet(name, number, rank_.ledger().host_s);
+    // For a tensor without memory goes one element, so that the ranks do meet.
     std::shared_ptr<Transfer> transfer =
-        start(is_virtual ? at::zeros({1}, tensor.options().device(at::kCPU)) : tensor);
-    const double size = static_cast<double>(groups_.at(group.index).size());
+        start(is_there ? tensor : at::zeros({1}, tensor.options().device(at::kCPU)));
+    const double size = static_cast<double>(ranks.size()), trips = root ? 1.0 : 2.0;
     const double seconds = rank_.device().network_s +
                            trips * (size - 1) / size * static_cast<double>(bytes) / kHostBytesPerS;
-    return timed(
-        [this, transfer, name, number, seconds, is_virtual, bytes] {
-          transfer->wait();
-          rank_.await_ranks(board_->met(name, number) + seconds);
-          if (is_virtual) rank_.copy_in(bytes);
-        },
-        [transfer] { return transfer->is_over(); });
+    return timed(tensor, [this, transfer, name, number, seconds, is_there, bytes] {
+      transfer->wait();
+      rank_.await_ranks(board_->met(name, number) + seconds);
+      if (!is_there) rank_.copy_in(bytes);
+    });
   }
 
   const std::string& name_of(Group group) {

@@ -2,9 +2,9 @@
 //
 // Goes around a communicator that works: what is in host memory takes it, and brings the sender's
 // clock along.  A tensor of the virtual device does not travel; its time does.  Such a message
-// begins when its sender has it and its receiver waits for it, as announced links have it, and
-// messages of one direction between two ranks come one after the other.  A send is over when its
-// bytes could have gone: it does not wait for its receiver.
+// begins when its sender has it and its receiver waits for it, whose host has heard of it from the
+// sender's host, as announced links have it.  Messages of one direction between two ranks come one
+// after the other.  A send does not wait for its receiver.
 #pragma once
 #include <memory>
 

@@ -16,7 +16,6 @@
 #include "penstock/core/error.h"
 #include "penstock/runtime/emulate/operators.h"
 #include "penstock/runtime/emulate/virtual_memory.h"
-#include "penstock/runtime/stage/value_hash.h"
 
 namespace penstock::emulate {
 namespace {
@@ -159,10 +158,11 @@ void install(const devices::DeviceModel& device, std::int32_t ranks) {
   static VirtualGuard guard;
   static const c10::impl::DeviceGuardImplRegistrar registrar(kVirtual, &guard);
   install_operators();
-  stage::have_no_memory(kVirtual);
   PENSTOCK_CHECK(at::hasCUDA(),
                  "something has asked torch for CUDA before the virtual device was there");
 }
+
+std::int64_t current_stream(c10::DeviceIndex device) { return current_streams[device]; }
 
 VirtualRank& rank_of(c10::DeviceIndex device) {
   return *machine->ranks.at(static_cast<std::size_t>(device < 0 ? current_device() : device));

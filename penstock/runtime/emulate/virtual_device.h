@@ -5,6 +5,7 @@
 // "meta" tensors, and cost time on the rank's clocks; what the host reads from it is zero.
 // install() comes before anything asks torch for CUDA.
 #pragma once
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -14,6 +15,13 @@
 namespace penstock::emulate {
 
 inline constexpr c10::DeviceType kVirtual = c10::DeviceType::CUDA;
+
+inline bool is_virtual(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == kVirtual;
+}
+
+// The stream on which this thread launches on a virtual device.
+std::int64_t current_stream(c10::DeviceIndex device);
 
 // Makes this process' torch have `ranks` virtual devices of a model, until it ends.
 // Throws: ConfigError, where torch is built for CUDA.

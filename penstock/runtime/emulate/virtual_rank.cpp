@@ -1,5 +1,7 @@
 #include "penstock/runtime/emulate/virtual_rank.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,7 @@ Ledger Ledger::operator-(const Ledger& before) const {
   all.product_flops -= before.product_flops;
   all.message_wait_s -= before.message_wait_s;
   all.host_wait_s -= before.host_wait_s;
+  all.copy_s -= before.copy_s;
   all.host_s -= before.host_s;
   all.end_s -= before.end_s;
   all.scalars -= before.scalars;
@@ -42,19 +45,22 @@ Ledger Ledger::operator-(const Ledger& before) const {
 void VirtualRank::launch(std::int64_t stream, Work work, double seconds, double flops) {
   const std::lock_guard lock(mutex_);
   host_s_ += device_.launch_s;
-  double& done = streams_[stream];
-  if (stream == kCompute) {
-    const double late = std::max(0.0, host_s_ - done);
-    const double by_ranks = std::min(late, std::exchange(waited_for_ranks_s_, 0.0));
-    ledger_.message_wait_s += by_ranks;
-    ledger_.host_wait_s += late - by_ranks;
-  }
   const double took = std::max(seconds, device_.kernel_s);
-  done = std::max(done, host_s_) + took;
+  streams_[stream] = begin(stream) + took;
   const auto kind = static_cast<std::size_t>(work);
   ledger_.kernel_s[kind] += took;
   ++ledger_.kernels[kind];
   ledger_.product_flops += flops;
+}
+
+double VirtualRank::begin(std::int64_t stream) {
+  const double done = streams_[stream], late = std::max(0.0, host_s_ - done);
+  if (stream == kCompute) {
+    const double by_ranks = std::min(late, std::exchange(waited_for_ranks_s_, 0.0));
+    ledger_.message_wait_s += by_ranks;
+    ledger_.host_wait_s += late - by_ranks;
+  }
+  return done + late;
 }
 
 void VirtualRank::wait_for_all(double more_s) {
@@ -78,8 +84,9 @@ void VirtualRank::copy_out(std::int64_t bytes) {
 void VirtualRank::copy_in(std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
   host_s_ += device_.launch_s;
-  double& done = streams_[kCompute];
-  done = std::max(done, host_s_) + static_cast<double>(bytes) / device_.copy_bytes_per_s;
+  const double took = static_cast<double>(bytes) / device_.copy_bytes_per_s;
+  streams_[kCompute] = begin(kCompute) + took;
+  ledger_.copy_s += took;
   ++ledger_.copies_in;
   ledger_.bytes_in += bytes;
 }
@@ -96,7 +103,7 @@ void VirtualRank::block(std::int64_t stream, double time) {
 
 void VirtualRank::await_message(std::int64_t stream, double time) {
   const std::lock_guard lock(mutex_);
-  const double ready = std::max(host_s_, streams_[stream]);
+  const double ready = begin(stream);
   ledger_.message_wait_s += std::max(0.0, time - ready);
   streams_[stream] = std::max(ready, time);
 }

@@ -6,7 +6,6 @@
 // Units: seconds and bytes.  Thread safety: any thread; a rank's work is in order only if one
 // thread gives it.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -27,6 +26,7 @@ struct Ledger {
   double product_flops = 0;   // Operations of products and attention.
   double message_wait_s = 0;  // The device has nothing to do, for a message that has not come.
   double host_wait_s = 0;     // It has nothing to do until its host launches something.
+  double copy_s = 0;          // The device takes what its host copies to it.
   double host_s = 0;          // The host's clock.
   double end_s = 0;           // When the device is done with what it has been given.
   std::int64_t scalars = 0;   // Read by the host one by one.
@@ -81,6 +81,8 @@ class VirtualRank {
   void forget_peak();
 
  private:
+  // When work begins that the host launches now; notes for what the device has had nothing to do.
+  double begin(std::int64_t stream);
   void wait_for_all(double more_s);
   std::string live_words() const;
 

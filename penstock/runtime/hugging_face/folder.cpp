@@ -167,6 +167,7 @@ std::vector<nn::LayerSpec> ModelFolder::layers(const LayerChoices& choices) cons
   nn::DecoderOptions options = options_;
   options.adapter = choices.adapter;
   options.document_end = choices.document_end;
+  options.recomputes = choices.recomputes;
   nn::FillParameter fill = nn::normal_parameters(standard_deviation_);
   if (tensors_) {
     fill = [folder = *this](const std::string& name, at::Tensor& to, const partition::Cut& cut) {

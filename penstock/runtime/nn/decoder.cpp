@@ -90,22 +90,22 @@ class DecoderBlock : public DecoderLayer {
   }
 
   at::Tensor forward(const at::Tensor& x) override {
-    return behind(x, attention_->forward(attention_norm_->forward(x)));
+    return behind(x, attention_->forward(x, *attention_norm_));
   }
   Values forward_values(const Values& inputs) override {
     if (inputs.size() != 2) return Layer::forward_values(inputs);
     const at::Tensor &x = inputs[0], &starts = inputs[1];
-    return {behind(x, attention_->forward_within(attention_norm_->forward(x), starts)), starts};
+    return {behind(x, attention_->forward_within(x, *attention_norm_, starts)), starts};
   }
   at::Tensor continue_behind(std::int64_t /*past*/, KeyValueCache& cache,
                              const at::Tensor& x) override {
-    return behind(x, attention_->forward(attention_norm_->forward(x), &cache));
+    return behind(x, attention_->forward(x, *attention_norm_, &cache));
   }
 
  private:
   at::Tensor behind(const at::Tensor& x, const at::Tensor& attention) const {
     const at::Tensor attended = x + attention;
-    return attended + mlp_->forward(mlp_norm_->forward(attended));
+    return attended + mlp_->forward(attended, *mlp_norm_);
   }
 
   NormPointer attention_norm_;

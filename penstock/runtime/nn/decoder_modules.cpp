@@ -1,5 +1,7 @@
 #include "penstock/runtime/nn/decoder_modules.h"
 
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
@@ -37,6 +39,11 @@ at::Tensor Projection::forward(const at::Tensor& x) {
   return y + at::linear(at::linear(dropped, adapter_in_), adapter_out_) * scale_;
 }
 
+std::optional<Linear> Projection::plain() const {
+  if (is_in_out_ || adapter_in_.defined()) return std::nullopt;
+  return Linear{.weight = weight_, .bias = bias_};
+}
+
 at::Tensor Projection::add(std::string_view name, at::Tensor weight) {
   return register_module(std::string(name), std::make_shared<torch::nn::Module>())
       ->register_parameter("weight", std::move(weight));
@@ -44,7 +51,7 @@ at::Tensor Projection::add(std::string_view name, at::Tensor weight) {
 
 NormModule::NormModule(const DecoderOptions& options, const Making& making, NormKind kind,
                        std::int64_t width)
-    : kind_(kind), epsilon_(options.norm_epsilon) {
+    : kind_(kind), epsilon_(options.norm_epsilon), recomputes_(options.recomputes) {
   weight_ = register_parameter("weight", making.parameter({width}));
   if (kind == NormKind::Layer) bias_ = register_parameter("bias", making.parameter({width}));
 }
@@ -52,6 +59,20 @@ NormModule::NormModule(const DecoderOptions& options, const Making& making, Norm
 at::Tensor NormModule::forward(const at::Tensor& x) const {
   return kind_ == NormKind::Layer ? at::layer_norm(x, weight_.sizes(), weight_, bias_, epsilon_)
                                   : rms_norm(x, weight_, epsilon_);
+}
+
+Tensors NormModule::projected(const at::Tensor& x, const Projections& projections) const {
+  std::vector<Linear> linears;
+  for (const ProjectionPointer& each : projections) {
+    if (const auto plain = each->plain()) linears.push_back(*plain);
+  }
+  if (recomputes_ && kind_ == NormKind::Rms && linears.size() == projections.size()) {
+    return linears_of_norm(x, weight_, epsilon_, linears);
+  }
+  const at::Tensor normed = forward(x);
+  Tensors outputs;
+  for (const ProjectionPointer& each : projections) outputs.push_back(each->forward(normed));
+  return outputs;
 }
 
 DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& making,
@@ -80,9 +101,11 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
   if (options.rotary) rotary_.emplace(*options.rotary, head_dim_);
 }
 
-at::Tensor DecoderAttention::forward(const at::Tensor& x, KeyValueCache* cache) {
+at::Tensor DecoderAttention::forward(const at::Tensor& x, const NormModule& norm,
+                                     KeyValueCache* cache) {
   const std::int64_t past = cache == nullptr ? 0 : cache->tokens();
-  Parts parts = prepared(x, [&](const at::Tensor& heads) { return rotary_->turn(heads, past); });
+  Parts parts =
+      prepared(x, norm, [&](const at::Tensor& heads) { return rotary_->turn(heads, past); });
   if (cache != nullptr) {
     cache->append(parts.keys, parts.values);
     parts.keys = cache->keys();
@@ -92,11 +115,12 @@ at::Tensor DecoderAttention::forward(const at::Tensor& x, KeyValueCache* cache) 
   return attend(parts, mask, /*is_causal=*/!mask && past == 0);
 }
 
-at::Tensor DecoderAttention::forward_within(const at::Tensor& x, const at::Tensor& starts) {
+at::Tensor DecoderAttention::forward_within(const at::Tensor& x, const NormModule& norm,
+                                            const at::Tensor& starts) {
   const at::Tensor places = at::arange(starts.size(1), starts.options());
   const at::Tensor positions = places - starts;
-  const Parts parts =
-      prepared(x, [&](const at::Tensor& heads) { return rotary_->turn_at(heads, positions); });
+  const Parts parts = prepared(
+      x, norm, [&](const at::Tensor& heads) { return rotary_->turn_at(heads, positions); });
   return attend(parts, mask_within(places, starts), /*is_causal=*/false);
 }
 
@@ -107,12 +131,12 @@ ProjectionPointer DecoderAttention::add(const DecoderOptions& options, const Mak
                          std::make_shared<Projection>(options, making, name, in, out, has_bias));
 }
 
-std::vector<at::Tensor> DecoderAttention::queries_keys_values(const at::Tensor& x) const {
-  if (projections_.size() == 1) {
-    const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
-    return projections_[0]->forward(x).split_with_sizes({q, kv, kv}, -1);
-  }
-  return {projections_[0]->forward(x), projections_[1]->forward(x), projections_[2]->forward(x)};
+std::vector<at::Tensor> DecoderAttention::queries_keys_values(const at::Tensor& x,
+                                                              const NormModule& norm) const {
+  const Tensors projected = norm.projected(x, projections_);
+  if (projected.size() == 3) return projected;
+  const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
+  return projected.front().split_with_sizes({q, kv, kv}, -1);
 }
 
 at::Tensor DecoderAttention::by_heads(const at::Tensor& x, std::int64_t heads) const {
@@ -120,11 +144,13 @@ at::Tensor DecoderAttention::by_heads(const at::Tensor& x, std::int64_t heads) c
 }
 
 template <class Turn>
-DecoderAttention::Parts DecoderAttention::prepared(const at::Tensor& x, const Turn& turn) const {
-  const std::vector<at::Tensor> parts = queries_keys_values(x);
-  const auto prepare = [&](const at::Tensor& part, std::int64_t heads, const NormPointer& norm) {
+DecoderAttention::Parts DecoderAttention::prepared(const at::Tensor& x, const NormModule& norm,
+                                                   const Turn& turn) const {
+  const std::vector<at::Tensor> parts = queries_keys_values(x, norm);
+  const auto prepare = [&](const at::Tensor& part, std::int64_t heads,
+                           const NormPointer& of_heads) {
     const at::Tensor split = by_heads(part, heads);
-    const at::Tensor turned = (norm ? norm->forward(split) : split).transpose(1, 2);
+    const at::Tensor turned = (of_heads ? of_heads->forward(split) : split).transpose(1, 2);
     return rotary_ ? turn(turned) : turned;
   };
   return {.queries = prepare(parts[0], heads_, q_norm_),
@@ -140,12 +166,15 @@ at::Tensor DecoderAttention::repeated(const at::Tensor& x) const {
       .reshape({x.size(0), heads_, x.size(2), head_dim_});
 }
 
-// Reads a group's keys and values where they are: torch's kernel of short types and of no mask, on
-// CUDA devices; its others would keep all scores.
+// Whether torch's kernel for these reads a group's keys and values where they are; its plain one
+// would keep all scores.
 bool DecoderAttention::reads_groups(const Parts& parts,
                                     const std::optional<at::Tensor>& mask) const {
-  return heads_ != kv_heads_ && parts.queries.is_cuda() && !mask &&
-         at::isReducedFloatingType(parts.queries.scalar_type());
+  if (heads_ == kv_heads_ || !parts.queries.is_cuda() || mask) return false;
+  const auto kernel = static_cast<at::SDPBackend>(
+      at::_fused_sdp_choice(parts.queries, parts.keys, parts.values, {}, /*dropout_p=*/0.0,
+                            /*is_causal=*/true, /*scale=*/{}, /*enable_gqa=*/true));
+  return kernel == at::SDPBackend::flash_attention || kernel == at::SDPBackend::cudnn_attention;
 }
 
 at::Tensor DecoderAttention::attend(const Parts& parts, const std::optional<at::Tensor>& mask,
@@ -182,7 +211,7 @@ at::Tensor DecoderAttention::mask_within(const at::Tensor& places, const at::Ten
 }
 
 DecoderFeedForward::DecoderFeedForward(const DecoderOptions& options, const Making& making)
-    : kind_(options.mlp) {
+    : kind_(options.mlp), recomputes_(options.recomputes) {
   const std::int64_t hidden = options.hidden, width = options.intermediate;
   if (kind_ == MlpKind::SwiGlu) gate_ = add(options, making, "gate_proj", hidden, width);
   in_ = add(options, making, is_gpt2(options) ? "c_fc" : "up_proj", hidden, width);
@@ -195,16 +224,15 @@ ProjectionPointer DecoderFeedForward::add(const DecoderOptions& options, const M
       name, std::make_shared<Projection>(options, making, name, in, out, options.mlp_bias));
 }
 
-at::Tensor DecoderFeedForward::activated(const at::Tensor& x) const {
-  switch (kind_) {
-    case MlpKind::Gelu:
-      return at::gelu(in_->forward(x));
-    case MlpKind::GeluTanh:
-      return at::gelu(in_->forward(x), "tanh");
-    case MlpKind::SwiGlu:
-      return at::silu(gate_->forward(x)) * in_->forward(x);
+at::Tensor DecoderFeedForward::forward(const at::Tensor& x, const NormModule& norm) const {
+  if (kind_ != MlpKind::SwiGlu) {
+    const at::Tensor in = norm.projected(x, {in_}).front();
+    return out_->forward(at::gelu(in, kind_ == MlpKind::GeluTanh ? "tanh" : "none"));
   }
-  return x;
+  const Tensors projected = norm.projected(x, {gate_, in_});
+  const std::optional<Linear> out = out_->plain();
+  if (recomputes_ && out) return linear_of_gated(projected[0], projected[1], *out);
+  return out_->forward(at::silu(projected[0]) * projected[1]);
 }
 
 }  // namespace penstock::nn

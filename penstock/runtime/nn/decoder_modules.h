@@ -16,6 +16,7 @@
 #include "penstock/runtime/nn/dropout.h"
 #include "penstock/runtime/nn/making.h"
 #include "penstock/runtime/nn/rotary.h"
+#include "penstock/runtime/nn/selective.h"
 
 namespace penstock::nn {
 
@@ -26,6 +27,8 @@ class Projection : public torch::nn::Module {
              std::int64_t out, bool has_bias);
 
   at::Tensor forward(const at::Tensor& x);
+  // Absent where it is more than x W^T + b.
+  std::optional<Linear> plain() const;
 
  private:
   at::Tensor add(std::string_view name, at::Tensor weight);
@@ -40,6 +43,7 @@ class Projection : public torch::nn::Module {
 };
 
 using ProjectionPointer = std::shared_ptr<Projection>;
+using Projections = std::vector<ProjectionPointer>;
 
 class NormModule : public torch::nn::Module {
  public:
@@ -49,10 +53,13 @@ class NormModule : public torch::nn::Module {
       : NormModule(options, making, options.norm, width) {}
 
   at::Tensor forward(const at::Tensor& x) const;
+  // Each projection of the normed x.
+  Tensors projected(const at::Tensor& x, const Projections& projections) const;
 
  private:
   NormKind kind_;
   double epsilon_;
+  bool recomputes_;
   at::Tensor weight_;
   at::Tensor bias_;
 };
@@ -65,11 +72,12 @@ class DecoderAttention : public torch::nn::Module {
   DecoderAttention(const DecoderOptions& options, const Making& making,
                    std::optional<std::int64_t> window);
 
-  // Attends to tokens up to each one's own.  A cache has the tokens before them, and takes them in.
-  at::Tensor forward(const at::Tensor& x, KeyValueCache* cache = nullptr);
+  // Attends, of x behind `norm`, to tokens up to each one's own.  A cache has the tokens before
+  // them, and takes them in.
+  at::Tensor forward(const at::Tensor& x, const NormModule& norm, KeyValueCache* cache = nullptr);
   // Attends within documents.  `starts` says at which place of its sample each token's document
   // begins: [microbatch, sequence] int64.
-  at::Tensor forward_within(const at::Tensor& x, const at::Tensor& starts);
+  at::Tensor forward_within(const at::Tensor& x, const NormModule& norm, const at::Tensor& starts);
 
  private:
   struct Parts {  // [microbatch, heads, tokens, head_dim]
@@ -78,12 +86,12 @@ class DecoderAttention : public torch::nn::Module {
 
   ProjectionPointer add(const DecoderOptions& options, const Making& making, const char* name,
                         std::int64_t in, std::int64_t out, bool has_bias);
-  std::vector<at::Tensor> queries_keys_values(const at::Tensor& x) const;
+  std::vector<at::Tensor> queries_keys_values(const at::Tensor& x, const NormModule& norm) const;
   // [microbatch, sequence, heads, head_dim]
   at::Tensor by_heads(const at::Tensor& x, std::int64_t heads) const;
   // `turn` applies rotary positions.
   template <class Turn>
-  Parts prepared(const at::Tensor& x, const Turn& turn) const;
+  Parts prepared(const at::Tensor& x, const NormModule& norm, const Turn& turn) const;
   // Each head of keys or values for all heads of queries that share it.
   at::Tensor repeated(const at::Tensor& x) const;
   bool reads_groups(const Parts& parts, const std::optional<at::Tensor>& mask) const;
@@ -98,7 +106,7 @@ class DecoderAttention : public torch::nn::Module {
   std::int64_t kv_heads_;
   std::int64_t head_dim_;
   std::optional<std::int64_t> window_;
-  std::vector<ProjectionPointer> projections_;  // A projection for all three, or three.
+  Projections projections_;  // A projection for all three, or three.
   ProjectionPointer output_;
   NormPointer q_norm_;
   NormPointer k_norm_;
@@ -110,14 +118,15 @@ class DecoderFeedForward : public torch::nn::Module {
  public:
   explicit DecoderFeedForward(const DecoderOptions& options, const Making& making);
 
-  at::Tensor forward(const at::Tensor& x) const { return out_->forward(activated(x)); }
+  // The feed-forward part of x behind `norm`.
+  at::Tensor forward(const at::Tensor& x, const NormModule& norm) const;
 
  private:
   ProjectionPointer add(const DecoderOptions& options, const Making& making, const char* name,
                         std::int64_t in, std::int64_t out);
-  at::Tensor activated(const at::Tensor& x) const;
 
   MlpKind kind_;
+  bool recomputes_;
   ProjectionPointer gate_;
   ProjectionPointer in_;
   ProjectionPointer out_;

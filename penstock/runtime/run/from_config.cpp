@@ -100,8 +100,10 @@ Model model_of_folder(const config::Config& config, hugging_face::FirstWeights w
     throw ConfigError(str("model.sequence_length = ", model.sequence_length, ": the model in ",
                           quoted_path(model.path), " has ", options.positions, " positions"));
   }
-  hugging_face::LayerChoices choices{.adapter = adapter_of(model.adapter),
-                                     .document_end = document_end_of(config, options.vocabulary)};
+  hugging_face::LayerChoices choices{
+      .adapter = adapter_of(model.adapter),
+      .document_end = document_end_of(config, options.vocabulary),
+      .recomputes = model.activation_checkpoint == config::ActivationCheckpoint::Selective};
   std::optional<data::Tokenizer> tokenizer = data::tokenizer_of(model.path);
   train::Facts facts = folder.facts();
   facts.add(agreement::Fact::ModelTokenizer, tokenizer ? tokenizer->hash : "none");

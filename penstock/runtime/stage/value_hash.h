@@ -12,8 +12,4 @@ namespace penstock::stage {
 // The same for the same bits.  Empty for a tensor without elements or without memory.
 std::string hash_of_values(const at::Tensor& tensor);
 
-// Says that tensors on devices of this type are without memory, until the process ends: those of
-// the virtual device (emulate/).
-void have_no_memory(c10::DeviceType type);
-
 }  // namespace penstock::stage

@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "penstock/core/check.h"
+
 namespace penstock::train {
 
 // Each layer's number of parameters is known where it lives: the sum is the whole model.
@@ -12,6 +14,7 @@ ModelPlaces::ModelPlaces(std::int64_t layers, const std::vector<CountedLayer>& h
   const at::Tensor counts = at::zeros({layers}, at::kLong);
   auto* count = counts.data_ptr<std::int64_t>();
   for (const CountedLayer& layer : here) {
+    PENSTOCK_CHECK(layer.index >= 0 && layer.index < layers, layer.index, " of ", layers);
     count[layer.index] += static_cast<std::int64_t>(layer.parameters.size());
   }
   sum_over_model(counts);
@@ -24,7 +27,10 @@ ModelPlaces::ModelPlaces(std::int64_t layers, const std::vector<CountedLayer>& h
 }
 
 void ModelPlaces::place(std::span<const double> mine, std::span<double> all) const {
-  for (const auto& [number, place] : places_) all[place] = mine[number];
+  for (const auto& [number, place] : places_) {
+    PENSTOCK_CHECK(number < mine.size() && place < all.size(), number, " at ", place);
+    all[place] = mine[number];
+  }
 }
 
 }  // namespace penstock::train

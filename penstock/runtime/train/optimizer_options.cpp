@@ -42,7 +42,8 @@ TorchOptimizerOptions::TorchOptimizerOptions(const torch::optim::SGDOptions& opt
 TrainerOptions with_own_optimizer(const TorchTrainerOptions& options) {
   const auto& [mesh, schedule, program, stages_per_rank, microbatches, partition, optimizer,
                scheduler, total_steps, learning_rate, gradient_clipping, loss_scale, precision,
-               sums, zero, offload, checkpointing, seed, device, progress, facts] = options;
+               sums, zero, offload, checkpointing, seed, device, progress, facts,
+               compares_weights] = options;
   return {mesh,
           schedule,
           program,
@@ -63,7 +64,8 @@ TrainerOptions with_own_optimizer(const TorchTrainerOptions& options) {
           seed,
           device,
           progress,
-          facts};
+          facts,
+          compares_weights};
 }
 
 }  // namespace penstock::train

@@ -81,7 +81,7 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
     return built;
   };
   if (options_.precision.is_short()) making.type = options_.precision.type;
-  const bool has_copies = groups().same_parameters.size() > 1;
+  const bool has_copies = options_.compares_weights && groups().same_parameters.size() > 1;
   making.after_layer = [this, &growing,
                         has_copies](const std::vector<nn::ModelParameter>& parameters) {
     progress_.advance();
