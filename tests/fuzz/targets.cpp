@@ -23,6 +23,7 @@ std::span<const Target> targets() {
       {"frame", frame},
       {"hostfile", hostfile},
       {"environment_file", environment_file},
+      {"device_model", device_model},
   });
   return kTargets;
 }

@@ -57,5 +57,7 @@ Outcome frame(std::string_view input);
 Outcome hostfile(std::string_view input);
 // Variables for ranks on other hosts: printing and parsing again gives the same.
 Outcome environment_file(std::string_view input);
+// A file of a device: its figures are numbers above 0.
+Outcome device_model(std::string_view input);
 
 }  // namespace penstock::fuzz

@@ -271,7 +271,8 @@ def check_two_engines(group):
         first, second = (nn.Sequential(trunk, nn.Linear(6, 3)) for _ in range(2))
         one = engine_of(stage, first)
         if stage > 0:
-            with pytest.raises(penstock.ConfigError, match=r'"0\.weight" is trained by another'):
+            # Each rank finds it by itself; one that is slower may hear of it from another.
+            with pytest.raises(penstock.Error, match=r'"0\.weight" is trained by another'):
                 engine_of(stage, second)
             step_of(one, 0)  # The first one goes on.
             continue

@@ -100,33 +100,6 @@ void set(DeviceModel& device, const json::Member& member) {
   }
 }
 
-DeviceModel of_file(const std::string& path) {
-  auto source = std::make_shared<json::Source>(
-      json::Source{path, read_file("file of a device", path, json::kBytesMax)});
-  const json::Value tree = json::parse(std::move(source));
-  const auto* object = std::get_if<json::Value::Object>(&tree.data);
-  if (object == nullptr)
-    throw ConfigError(str(path, ": expected an object with a device's figures"));
-  DeviceModel device;
-  if (const json::Member* like = json::find(*object, kLike)) {
-    const std::string where = str(json::to_string(json::origin_of(like->value)), ": like");
-    const auto* name = std::get_if<std::string>(&like->value.data);
-    if (name == nullptr) {
-      throw ConfigError(str(where, ": expected a device, found ", json::found(like->value)));
-    }
-    device = named(where, *name);
-    device.title = str("as ", device.title, ", but for what ", path, " says");
-  }
-  device.name = path;
-  for (const json::Member& member : *object) set(device, member);
-  for (const Figure& figure : kFigures) {
-    if (device.*figure.value > 0) continue;
-    throw ConfigError(str(path, ": ", figure.key, " is missing"),
-                      {"\"like\": \"h100-sxm\" has all figures that the file does not say"});
-  }
-  return device;
-}
-
 }  // namespace
 
 std::span<const DeviceModel> device_models() {
@@ -142,8 +115,36 @@ std::span<const DeviceModel> device_models() {
   return all;
 }
 
+DeviceModel parse_device(const std::string& text, const std::string& name) {
+  const json::Value tree = json::parse(std::make_shared<json::Source>(json::Source{name, text}));
+  const auto* object = std::get_if<json::Value::Object>(&tree.data);
+  if (object == nullptr) {
+    throw ConfigError(str(name, ": expected an object with a device's figures"));
+  }
+  DeviceModel device{.name = {}, .title = name};
+  if (const json::Member* like = json::find(*object, kLike)) {
+    const std::string where = str(json::to_string(json::origin_of(like->value)), ": like");
+    const auto* model = std::get_if<std::string>(&like->value.data);
+    if (model == nullptr) {
+      throw ConfigError(str(where, ": expected a device, found ", json::found(like->value)));
+    }
+    device = named(where, *model);
+    device.title = str("as ", device.title, ", but for what ", name, " says");
+  }
+  device.name = name;
+  for (const json::Member& member : *object) set(device, member);
+  for (const Figure& figure : kFigures) {
+    if (device.*figure.value > 0) continue;
+    throw ConfigError(str(name, ": ", figure.key, " is missing"),
+                      {"\"like\": \"h100-sxm\" has all figures that the file does not say"});
+  }
+  return device;
+}
+
 DeviceModel device_model(const std::string& name_or_file) {
-  if (name_or_file.ends_with(".json")) return of_file(name_or_file);
+  if (name_or_file.ends_with(".json")) {
+    return parse_device(read_file("file of a device", name_or_file, json::kBytesMax), name_or_file);
+  }
   return named("--device", name_or_file);
 }
 

@@ -39,10 +39,14 @@ struct DeviceModel {
 // All that are known, by name.
 std::span<const DeviceModel> device_models();
 
-// The device that `name_or_file` says: a name, or a JSON file with any of the figures under the
-// names above, and "like", the device that has the others.
-// Throws: ConfigError for a name that is none (the nearest), a key that is none, a figure that is
-// missing or not positive; as read_file().
+// Reads a device from JSON: any of the figures under the names above, and "like", the device that
+// has the others.  `name` is the text's, as errors print it. Throws: ParseError; ConfigError for a
+// device or a key that is none (the nearest), and for a figure that is missing, not positive, or, a
+// share, more than 1.
+DeviceModel parse_device(const std::string& text, const std::string& name);
+
+// The device that `name_or_file` says: a name, or a file that ends in .json.
+// Throws: as parse_device() and read_file().
 DeviceModel device_model(const std::string& name_or_file);
 
 }  // namespace penstock::devices
