@@ -40,9 +40,9 @@ std::string_view without_blank_end(std::string_view text) {
   return text.substr(0, text.find('\n', last == std::string_view::npos ? 0 : last));
 }
 
-class Reader {
+class CsvReader {
  public:
-  Reader(std::string_view text, const std::string& name, FileFormat format)
+  CsvReader(std::string_view text, const std::string& name, FileFormat format)
       : text_(text), name_(name), format_(format) {}
 
   Timetable run() {
@@ -125,7 +125,7 @@ Schedule parse_csv(std::string_view text, const std::string& name, FileFormat fo
 }
 
 Timetable parse_timetable(std::string_view text, const std::string& name, FileFormat format) {
-  return Reader(text, name, format).run();
+  return CsvReader(text, name, format).run();
 }
 
 Schedule load_csv(const std::string& path, FileFormat format) {

@@ -95,9 +95,9 @@ std::int64_t integer(const json::Value& value, std::string_view key) {
   return number;
 }
 
-class Reader {
+class JsonReader {
  public:
-  Reader(const json::Value& root, FileFormat format)
+  JsonReader(const json::Value& root, FileFormat format)
       : object_(as<json::Value::Object>(root, "the schedule", "an object")), format_(format) {
     static const std::vector<std::string> kKeys = {"name",      "purpose",      "ranks",
                                                    "stages",    "microbatches", "replicas",
@@ -255,7 +255,7 @@ Document parse_json(std::string text, const std::string& name, FileFormat format
   const auto source =
       std::make_shared<const json::Source>(json::Source{.name = name, .text = std::move(text)});
   const json::Value root = json::parse(source, kJsonBytesMax);
-  return Reader(root, format).run(name);
+  return JsonReader(root, format).run(name);
 }
 
 }  // namespace penstock::schedule

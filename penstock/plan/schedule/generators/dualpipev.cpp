@@ -89,7 +89,7 @@ Schedule make_dualpipev(const Sizes& sizes) {
   return write_rows("dualpipev", sizes, to_and_fro, [](Row& row) { DualPipeVRow(row).write(); });
 }
 
-std::string object(const Sizes& sizes) {
+std::string object_to_dualpipev(const Sizes& sizes) {
   const std::int64_t stages = std::int64_t{2} * sizes.ranks;
   const std::string objection =
       first_of({object_to_other_than_two_stages(sizes), object_to_none(sizes)});
@@ -109,7 +109,7 @@ Generator dualpipev() {
           .peak = "2p+1",
           .stages_per_rank = 2,
           .make = make_dualpipev,
-          .objection = object};
+          .objection = object_to_dualpipev};
 }
 
 }  // namespace penstock::schedule

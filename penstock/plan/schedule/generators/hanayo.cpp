@@ -59,7 +59,7 @@ Schedule make_hanayo(const Sizes& sizes) {
   return std::move(best).schedule("hanayo");
 }
 
-std::string object(const Sizes& sizes) {
+std::string object_to_hanayo(const Sizes& sizes) {
   constexpr std::int32_t kStagesMax = 64;  // Each step looks at all stages of a rank.
   if (sizes.stages_per_rank % 2 != 0) {
     return stages_must_be("even: a wave is two stages, down the ranks and up again", sizes);
@@ -82,7 +82,7 @@ Generator hanayo() {
           .peak = "at most v min(m, p)",
           .stages_per_rank = 2,
           .make = make_hanayo,
-          .objection = object};
+          .objection = object_to_hanayo};
 }
 
 }  // namespace penstock::schedule

@@ -5,7 +5,7 @@
 namespace penstock::schedule {
 namespace {
 
-Offsets offsets(std::int32_t p, std::int32_t r) {
+Offsets half_offsets(std::int32_t p, std::int32_t r) {
   const std::int32_t delay = p % 2 == 0 ? 3 : 0;
   return {.forward = {2 * r, 3 * p - r - 2},
           .input = {6 * p + delay - r - 2, 3 * p + delay + 2 * r - 1}};
@@ -13,7 +13,7 @@ Offsets offsets(std::int32_t p, std::int32_t r) {
 
 Schedule make_v_half(const Sizes& sizes) {
   return squeeze("v_half", sizes,
-                 {.activations_max = 2 * ((sizes.ranks + 2) / 2), .offsets = offsets});
+                 {.activations_max = 2 * ((sizes.ranks + 2) / 2), .offsets = half_offsets});
 }
 
 }  // namespace

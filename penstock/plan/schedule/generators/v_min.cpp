@@ -5,14 +5,14 @@
 namespace penstock::schedule {
 namespace {
 
-Offsets offsets(std::int32_t p, std::int32_t r) {
+Offsets min_offsets(std::int32_t p, std::int32_t r) {
   const std::int32_t delay = p % 3 == 0 ? 2 : 0;  // Keeps the four apart modulo six.
   return {.forward = {r, 2 * p - 1 - r}, .input = {4 * p + delay - 1 - r, 2 * p + delay + r}};
 }
 
 Schedule make_v_min(const Sizes& sizes) {
   return squeeze("v_min", sizes,
-                 {.activations_max = 2 * ((sizes.ranks + 4) / 3), .offsets = offsets});
+                 {.activations_max = 2 * ((sizes.ranks + 4) / 3), .offsets = min_offsets});
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ Schedule make_zbv(const Sizes& sizes) {
   return std::move(all).schedule("zbv");
 }
 
-std::string object(const Sizes& sizes) {
+std::string object_to_zbv(const Sizes& sizes) {
   return first_of({object_to_other_than_two_stages(sizes), object_to_groups(sizes),
                    sizes.rule == Rule::Fitted ? object_to_many_ranks(sizes) : ""});
 }
@@ -122,7 +122,7 @@ Generator zbv() {
           .peak = "min(2m, 2p, m+r+1); fitted: at most min(2m, 2p)",
           .stages_per_rank = 2,
           .make = make_zbv,
-          .objection = object};
+          .objection = object_to_zbv};
 }
 
 }  // namespace penstock::schedule
