@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 import prose
 from comment_openings import check_openings
 from decisions import DECISIONS
+from grouped_names import check_grouped_names
 from layers import Finding, Layers, read_layers
 from python_walls import PACKAGE, check_walls
 
@@ -372,6 +373,24 @@ def check_tests_are_compiled(names: list[str], folders: set[str]) -> Iterator[Fi
             yield Finding(name, 1, "no FOLDERS in tests/CMakeLists.txt has this test's folder")
 
 
+def check_groups(sources: list[Source], layers: Layers) -> Iterator[Finding]:
+    """Names that files have in common which CMake may compile together."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for source in sources:
+        if source.suffix != ".cpp" or not source.path.startswith(("penstock/", "bindings/")):
+            continue
+        folder = source.path.rpartition("/")[0]
+        # Each of the command line's two programs has a folder, and what is beside the two.
+        programs = ["penstock/cli/plan", "penstock/cli/runtime"]
+        is_of_cli = folder.startswith("penstock/cli")
+        owner = folder if is_of_cli else layers.owner(source.path) or folder
+        for group in programs if folder == "penstock/cli" else [owner]:
+            groups.setdefault(group, []).append((source.path, "\n".join(source.lines) + "\n"))
+    for files in groups.values():
+        for path, message in check_grouped_names(files):
+            yield Finding(path, 1, message)
+
+
 def check_tree(root: Path) -> list[Finding]:
     root = root.resolve()
     names = list_files(root)
@@ -382,6 +401,7 @@ def check_tree(root: Path) -> list[Finding]:
     findings += check_public_headers(sources, documents, set(names))
     findings += check_tests_are_compiled(names, compiled_test_folders(root))
     findings += check_python_walls(sources)
+    findings += check_groups(sources, layers)
     findings += check_prose([each for each in sources if prose.is_page(each.path)])
     for source in sources:
         findings += check_words(source)

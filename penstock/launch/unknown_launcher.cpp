@@ -7,12 +7,12 @@
 namespace penstock::launch {
 namespace {
 
-struct Names {
+struct LauncherNames {
   const char* rank;
   const char* world_size;
 };
 // Variables of HPE's PALS, and of LSF's jsrun.
-constexpr std::array<Names, 2> kUnknown = {{
+constexpr std::array<LauncherNames, 2> kUnknown = {{
     {"PALS_RANKID", "PALS_SIZE"},
     {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
 }};
@@ -20,7 +20,7 @@ constexpr std::array<Names, 2> kUnknown = {{
 }  // namespace
 
 std::string unknown_rank(const VariableLookup& variable) {
-  for (const Names& names : kUnknown) {
+  for (const LauncherNames& names : kUnknown) {
     const auto rank = variable(names.rank);
     const auto world_size = variable(names.world_size);
     if (!rank || !world_size || parse_integer(*world_size).value_or(0) < 2) continue;

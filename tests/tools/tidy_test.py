@@ -56,6 +56,19 @@ class TidyTest(unittest.TestCase):
         for finding, part in zip(findings, parts, strict=True):
             self.assertIn(part, finding)
 
+    def test_files_of_a_layer_do_not_give_one_name_to_two_things(self):
+        unnamed = "namespace penstock::core {{\nnamespace {{\n\n{}\n\n}}  // namespace\n}}\n"
+        self.write("penstock/core/a.cpp", unnamed.format(
+            "class Reader {\n};\nusing Clock = std::steady;\nint place(int a) {\n  return a;\n}"
+        ))  # fmt: skip
+        self.write("penstock/core/b.cpp", unnamed.format(
+            "struct Reader {\n};\nusing Clock = std::steady;\n"
+            "int place(int b) {\n  return b;\n}\nint place(long c) {\n  return 1;\n}"
+        ))  # fmt: skip
+        self.write("penstock/mesh/c.cpp", unnamed.format("class Reader {\n};"))
+        self.expect("b.cpp:1: Reader is a name of penstock/core/a.cpp, too",
+                    "b.cpp:1: place is a name of penstock/core/a.cpp, too")  # fmt: skip
+
     def test_what_is_decided_in_one_place_is_not_decided_in_another(self):
         self.write(
             "penstock/execute/trainer.cpp",

@@ -63,7 +63,7 @@ std::string replicas_text(std::int32_t replicas, std::int32_t microbatches) {
   return str(replicas, " x ", microbatches);
 }
 
-struct Comparison {
+struct RerouteComparison {
   LostRanks loss;
   Simulation undisturbed;
   RemainingRun rerouted;
@@ -86,7 +86,7 @@ struct Comparison {
 };
 
 // The words that say which way is faster; "" where there is one.
-std::string faster_text(const Comparison& comparison) {
+std::string faster_text(const RerouteComparison& comparison) {
   if (!comparison.resharded) {
     return "resharded: the ranks that are left are too few for a pipeline\n";
   }
@@ -110,7 +110,7 @@ std::string lost_text(const LostRanks& loss) {
   return join(texts, ", ");
 }
 
-std::string text_of(const Comparison& comparison) {
+std::string text_of(const RerouteComparison& comparison) {
   const LostRanks& loss = comparison.loss;
   const double undisturbed = comparison.undisturbed.makespan;
   std::vector<TextRow> rows = {
@@ -134,7 +134,7 @@ std::string way_json(const Way& way) {
              ", \"peak_memory\": ", shortest(way.peak_memory()), "}");
 }
 
-std::string json_of(const Comparison& comparison) {
+std::string json_of(const RerouteComparison& comparison) {
   const LostRanks& loss = comparison.loss;
   std::vector<std::string> ways;
   for (const Way& way : comparison.ways()) ways.push_back(way_json(way));
@@ -167,7 +167,7 @@ int run_reroute(const RerouteCommand& command, const CLI::App& app) {
                  .memory_max = memory_of(command.memory, "schedule reroute")};
   for (const std::int32_t rank : command.lost) loss.lost.emplace_back(rank);
   RemainingRun rerouted = search::reroute(loss);
-  const Comparison comparison{
+  const RerouteComparison comparison{
       .loss = loss,
       .undisturbed = simulate::simulate(schedule, loss.costs, simulate::Detail::Totals),
       .rerouted = std::move(rerouted),

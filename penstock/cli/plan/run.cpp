@@ -80,7 +80,7 @@ hosts::Variables variables_of_files() {
   return found;
 }
 
-std::string python() {
+std::string python_of_ranks() {
   const char* const chosen = std::getenv("PENSTOCK_PYTHON");
   const char* const path = std::getenv("PATH");
   return launch::resolve_program(chosen == nullptr ? "python3" : chosen,
@@ -95,7 +95,7 @@ void take_program(const RunCommand& command, const Words& words, bool is_any_pro
     if (command.is_program && command.has_local_rank) options.local_rank_word = 1;
     return;
   }
-  std::vector<std::string> before = {python(), "-u"};
+  std::vector<std::string> before = {python_of_ranks(), "-u"};
   if (command.swaps) before.insert(before.end(), {"-m", "penstock.swap"});
   if (command.is_module) before.push_back("-m");
   options.program.insert(options.program.begin(), before.begin(), before.end());

@@ -108,7 +108,7 @@ std::size_t index(const json::Value& value, std::string_view what, std::size_t e
   return static_cast<std::size_t>(natural(value, what, static_cast<std::int64_t>(end) - 1));
 }
 
-constexpr std::int64_t kBytesMax = std::int64_t{1} << 60;
+constexpr std::int64_t kNumberMax = std::int64_t{1} << 60;
 
 Texts parse_texts(const json::Value& value, std::string_view what) {
   Texts texts;
@@ -120,9 +120,9 @@ Texts parse_texts(const json::Value& value, std::string_view what) {
 
 Shard parse_shard(const json::Value& value) {
   Shard shard;
-  shard.bytes = static_cast<std::uint64_t>(natural(member(value, "bytes"), "bytes", kBytesMax));
-  shard.header_bytes =
-      static_cast<std::uint64_t>(natural(member(value, "header_bytes"), "header_bytes", kBytesMax));
+  shard.bytes = static_cast<std::uint64_t>(natural(member(value, "bytes"), "bytes", kNumberMax));
+  shard.header_bytes = static_cast<std::uint64_t>(
+      natural(member(value, "header_bytes"), "header_bytes", kNumberMax));
   if (shard.header_bytes > shard.bytes) refuse(value, "header_bytes must be at most bytes");
   for (const json::Value& each : list_of(member(value, "chunks"), "chunks")) {
     const auto digest = parse_digest(text_of(each, "a digest"));
@@ -416,10 +416,10 @@ Manifest parse_fragment(const std::string& text, const std::string& path) {
                               " of the format, this penstock reads versions 1 to ",
                               kFormatVersion));
   }
-  if (natural(member(root, "chunk_bytes"), "chunk_bytes", kBytesMax) != kChunkBytes) {
+  if (natural(member(root, "chunk_bytes"), "chunk_bytes", kNumberMax) != kChunkBytes) {
     refuse(member(root, "chunk_bytes"), str("chunk_bytes must be ", kChunkBytes));
   }
-  Manifest manifest{.step = natural(member(root, "step"), "step", kBytesMax),
+  Manifest manifest{.step = natural(member(root, "step"), "step", kNumberMax),
                     .facts = parse_texts(member(root, "facts"), "facts"),
                     .values = parse_texts(member(root, "values"), "values")};
   for (const json::Value& each : list_of(member(root, "shards"), "shards")) {

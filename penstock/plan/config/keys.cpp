@@ -15,7 +15,7 @@
 namespace penstock::config {
 namespace {
 
-class Lister : public PathVisitor {
+class KeyLister : public PathVisitor {
  public:
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view meaning) {
@@ -83,7 +83,7 @@ class Lister : public PathVisitor {
 };
 
 std::vector<KeyInfo> list_keys(Dialect dialect) {
-  Lister lister;
+  KeyLister lister;
   switch (dialect) {
     case Dialect::Train: {
       const Config defaults;

@@ -116,7 +116,7 @@ class Writer : public PathVisitor {
 };
 
 // Visitor: a member for each field, whether it has an effect or not.
-class Values : public PathVisitor {
+class ValuesOnly : public PathVisitor {
  public:
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
@@ -125,7 +125,7 @@ class Values : public PathVisitor {
 
   template <class Body>
   void section(std::string_view key, Body&& body) {
-    Values inner;
+    ValuesOnly inner;
     std::swap(members_, inner.members_);
     body();
     std::swap(members_, inner.members_);
@@ -160,7 +160,7 @@ std::string to_text(const Config& config) { return write(config, nullptr); }
 std::string to_text(const ReadConfig& read) { return write(read.config, &read.origins); }
 
 std::string to_text(const InitializeConfig& config) {
-  Values values;
+  ValuesOnly values;
   visit_initialize(values, config);
   return values.text();
 }

@@ -14,7 +14,7 @@ namespace penstock::render {
 namespace {
 
 constexpr double kTick = 8;  // Length of a save's tick.
-constexpr double kNumberSize = 11;
+constexpr double kMarkNumberSize = 11;
 constexpr double kPillHeight = 15;
 constexpr double kListSize = 13;
 constexpr double kLine = 19;
@@ -47,7 +47,7 @@ std::string number_text(std::size_t first, std::size_t last) {
 }
 
 void draw_number(Svg& svg, const std::string& text, double x, double y) {
-  const double width = std::max(kPillHeight, text_width(text, kNumberSize) + 9);
+  const double width = std::max(kPillHeight, text_width(text, kMarkNumberSize) + 9);
   svg.add("rect", {{"x", x - width / 2},
                    {"y", y - kPillHeight / 2},
                    {"width", width},
@@ -55,7 +55,7 @@ void draw_number(Svg& svg, const std::string& text, double x, double y) {
                    {"rx", kPillHeight / 2},
                    {"fill", kInk}});
   svg.text(x, y + 4, text,
-           {{"font-size", kNumberSize},
+           {{"font-size", kMarkNumberSize},
             {"font-weight", "bold"},
             {"fill", kPaper},
             {"text-anchor", "middle"}});

@@ -21,7 +21,7 @@ std::int64_t share(double turns, double effort, const Problem& problem) {
 // the beginning, when every placement has its turn, and later.
 constexpr double kProveSteps = 4e7;
 constexpr std::size_t kStepsAtFirst = 200'000;
-constexpr std::size_t kStepsMax = 8'000'000;
+constexpr std::size_t kVariantStepsMax = 8'000'000;
 // Bounds are raised at the beginning until this is all that is left in doubt.
 constexpr double kDoubt = 0.001;
 
@@ -194,7 +194,7 @@ void Variant::raise_bound(Finding& finding) const {
 Finding Variant::prove(const Piece& piece) const {
   Finding finding{.ways = ways_};
   if (!finding.ways) {
-    auto ways = Ways::of(halves_, kStepsMax);
+    auto ways = Ways::of(halves_, kVariantStepsMax);
     if (!ways) return {.has_given_up = true};
     finding.ways = std::make_shared<const Ways>(std::move(*ways));
   }

@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kHint = "launch.transport = tcp or gloo does without shared memory";
-constexpr milliseconds kBetweenLooks(100);  // Time between two looks at whether the peer lives.
+constexpr milliseconds kBetweenLinkLooks(100);  // Time between two looks at whether the peer lives.
 // Roughly the cost of falling asleep and being woken.
 constexpr microseconds kSpin(30);
 
@@ -77,7 +77,7 @@ class ShmLink::Receive : public Transfer {
       const bool gone = !link_.liveness_.alive();
       if (gone && look()) return;  // What it has put last.
       link_.check_wait(describe(), start, gone);
-      link_.inbox_.await(kSpin, kBetweenLooks);
+      link_.inbox_.await(kSpin, kBetweenLinkLooks);
     }
   }
 
