@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,13 +62,12 @@ def decoder(machine: Machine) -> Iterator[Row]:
             path = folder / "config.json"
             path.write_text(json.dumps(config))
             try:
-                said = call([BUILD / "bin" / "penstock", "train", path, "--run", folder / "run"],
+                call([BUILD / "bin" / "penstock", "train", path, "--run", folder / "run"],
                             2 * RUN_LIMIT_S)  # fmt: skip
                 lines = (folder / "run/metrics.jsonl").read_text().splitlines()
                 times = [json.loads(line).get("step_time_seconds") for line in lines]
                 mine = 1e3 * statistics.median([t for t in times if t is not None][3:])
                 figures = {"ms": round(mine, 1)}
-                print(said, file=sys.stderr)
             except CommandError as error:
                 yield Row("decoder", what, why=str(error))
                 continue

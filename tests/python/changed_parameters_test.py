@@ -272,8 +272,12 @@ def check_two_engines(group):
         one = engine_of(stage, first)
         if stage > 0:
             # Each rank finds it by itself; one that is slower may hear of it from another.
-            with pytest.raises(penstock.Error, match=r'"0\.weight" is trained by another'):
+            kinds = (penstock.ConfigError, penstock.CommError)
+            with pytest.raises(kinds, match=r'"0\.weight" is trained by another') as caught:
                 engine_of(stage, second)
+            found = [None] * WORLD_SIZE
+            dist.all_gather_object(found, caught.type.__name__, group=group)
+            assert "ConfigError" in found
             step_of(one, 0)  # The first one goes on.
             continue
         two = engine_of(stage, second)

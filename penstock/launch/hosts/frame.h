@@ -41,6 +41,10 @@ enum class Verb : std::uint8_t {
   Failed
 };
 
+// The pace of both sides: how often one looks what has come, and says that it is alive.
+inline constexpr int kTickMs = 100;
+inline constexpr std::int64_t kBeatMs = 1000;
+
 struct Frame {
   Verb verb = Verb::Alive;
   int rank = 0;

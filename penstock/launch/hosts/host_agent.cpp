@@ -27,11 +27,9 @@
 namespace penstock::hosts {
 namespace {
 
-constexpr std::int64_t kAgentBeatMs = 1000;
 // Time in which a launcher that connected must say what to do.
 constexpr std::int64_t kUnstartedMs = 120'000;
 constexpr std::size_t kWaitingBytesMax = std::size_t{1} << 20;
-constexpr int kAgentTickMs = 100;
 // Taken where no port can be tried: MASTER_ADDR is a name.
 constexpr std::uint16_t kUsualPort = 29500;
 
@@ -61,7 +59,7 @@ class HostAgent {
 
   bool is_over() const {
     if (has_ranks()) return false;
-    if (is_leaving_) return waiting_.empty() || now_ms() - leaving_ms_ > kAgentBeatMs;
+    if (is_leaving_) return waiting_.empty() || now_ms() - leaving_ms_ > kBeatMs;
     return (ranks_ || has_failed_) && waiting_.empty();
   }
 
@@ -75,7 +73,7 @@ class HostAgent {
     if (!is_leaving_) wanted.push_back({input_, POLLIN, 0});
     if (!waiting_.empty()) wanted.push_back({output_, POLLOUT, 0});
     if (!ranks_) {
-      ::poll(wanted.data(), wanted.size(), kAgentTickMs);
+      ::poll(wanted.data(), wanted.size(), kTickMs);
       return;
     }
     const bool has_room = waiting_.size() < kWaitingBytesMax;
@@ -89,7 +87,7 @@ class HostAgent {
 
   void tick() {
     seen_.now_ms = now_ms();
-    if (seen_.now_ms - beat_ms_ >= kAgentBeatMs) {
+    if (seen_.now_ms - beat_ms_ >= kBeatMs) {
       beat_ms_ = seen_.now_ms;
       send(Verb::Alive);
       tell_states();

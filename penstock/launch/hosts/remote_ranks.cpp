@@ -15,8 +15,6 @@ namespace {
 using launch::Ending;
 using launch::Verdict;
 
-constexpr int kTickMs = 100;
-constexpr std::int64_t kBeatMs = 1000;
 // Time from the end of a connection's output to its exit code.
 constexpr std::int64_t kExitMs = 2000;
 constexpr std::chrono::seconds kFarewell{5};  // Hosts end their ranks meanwhile.

@@ -20,14 +20,14 @@ struct Edit {
   std::string cell;
 };
 
-using Columns = std::vector<std::string>;
+using CellTexts = std::vector<std::string>;
 
 // The shortest edits that turn `a` into `b`, by the farthest points that k edits reach on each
 // diagonal; nothing when there are more than kEditsMax.
 // Source: Myers, An O(ND) difference algorithm and its variations, Algorithmica 1 (1986).
 class ShortestEdits {
  public:
-  ShortestEdits(const Columns& a, const Columns& b) : a_(a), b_(b) {}
+  ShortestEdits(const CellTexts& a, const CellTexts& b) : a_(a), b_(b) {}
 
   bool search() {
     std::vector<std::int64_t> reached(static_cast<std::size_t>(2 * kEditsMax + 3), 0);
@@ -104,12 +104,12 @@ class ShortestEdits {
     return x;
   }
 
-  const Columns& a_;
-  const Columns& b_;
+  const CellTexts& a_;
+  const CellTexts& b_;
   std::vector<std::vector<std::int64_t>> history_;  // What was reached, by the number of edits.
 };
 
-std::vector<Edit> replaced(const Columns& a, const Columns& b) {
+std::vector<Edit> replaced(const CellTexts& a, const CellTexts& b) {
   std::vector<Edit> edits;
   for (const std::string& cell : a) edits.push_back({Side::OnlyA, cell});
   for (const std::string& cell : b) edits.push_back({Side::OnlyB, cell});
@@ -121,7 +121,7 @@ struct Ends {
   std::size_t back = 0;   // Equal cells at the end, of the rest.
 };
 
-Ends equal_ends(const Columns& a, const Columns& b) {
+Ends equal_ends(const CellTexts& a, const CellTexts& b) {
   const std::size_t shorter = std::min(a.size(), b.size());
   Ends ends;
   while (ends.front < shorter && a[ends.front] == b[ends.front]) ++ends.front;
@@ -132,14 +132,14 @@ Ends equal_ends(const Columns& a, const Columns& b) {
   return ends;
 }
 
-std::vector<Edit> edits_between(const Columns& a, const Columns& b) {
+std::vector<Edit> edits_between(const CellTexts& a, const CellTexts& b) {
   const Ends ends = equal_ends(a, b);
-  const auto middle = [&](const Columns& cells) {
-    return Columns(cells.begin() + static_cast<std::ptrdiff_t>(ends.front),
-                   cells.end() - static_cast<std::ptrdiff_t>(ends.back));
+  const auto middle = [&](const CellTexts& cells) {
+    return CellTexts(cells.begin() + static_cast<std::ptrdiff_t>(ends.front),
+                     cells.end() - static_cast<std::ptrdiff_t>(ends.back));
   };
-  const Columns middle_a = middle(a);
-  const Columns middle_b = middle(b);
+  const CellTexts middle_a = middle(a);
+  const CellTexts middle_b = middle(b);
   ShortestEdits shortest(middle_a, middle_b);
   std::vector<Edit> edits;
   for (std::size_t i = 0; i < ends.front; ++i) edits.push_back({Side::Both, a[i]});
@@ -192,13 +192,13 @@ std::string edits_text(const std::vector<Edit>& edits) {
   return join(words, " ");
 }
 
-std::string cell_at(const Columns& cells, std::size_t i) {
+std::string cell_at(const CellTexts& cells, std::size_t i) {
   return i < cells.size() ? cells[i] : "the end";
 }
 
 std::string program_difference(const Program& a, const Program& b) {
-  const Columns cells_a = to_cells(a);
-  const Columns cells_b = to_cells(b);
+  const CellTexts cells_a = to_cells(a);
+  const CellTexts cells_b = to_cells(b);
   const std::vector<Edit> edits = edits_between(cells_a, cells_b);
   const auto differ = [](const Edit& edit) { return edit.side != Side::Both; };
   const std::size_t first = equal_ends(cells_a, cells_b).front;

@@ -2,8 +2,9 @@
 //
 // It stands where CUDA would, in a torch for CPUs: whatever asks for a CUDA device finds it.  Each
 // index is the device of a rank.  Operators find the shapes of their results by torch's kernels for
-// "meta" tensors, and cost time on the rank's clocks; what the host reads from it is zero.
-// install() comes before anything asks torch for CUDA.
+// "meta" tensors, and cost time on the rank's clocks.  Copies to the host are zeros, numbers that
+// it reads one by one are 1, and truths are false. install() comes before anything asks torch for
+// CUDA.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "penstock/core/round_up.h"
 #include "penstock/runtime/emulate/virtual_device.h"
 
 namespace penstock::emulate {
@@ -32,7 +33,8 @@ class VirtualAllocator final : public c10::Allocator {
     const auto size = static_cast<std::int64_t>(bytes);
     rank_of(here).take(size);
     auto* const block = new Block{.device = here, .bytes = size, .mutex = {}, .owner = {}};
-    const std::uint64_t address = next_.fetch_add((bytes + 511) / 512 * 512);
+    const std::uint64_t address =
+        next_.fetch_add(static_cast<std::uint64_t>(round_up(size, kMemoryBlock)));
     return {reinterpret_cast<void*>(address), block, &give_back, device};
   }
   void copy_data(void*, const void*, std::size_t) const override {}

@@ -13,10 +13,9 @@
 namespace penstock::emulate {
 namespace {
 
-constexpr std::int64_t kBlock = 512;
 constexpr std::int64_t kCompute = 0;  // The stream on which torch launches what nobody moves.
 
-std::int64_t in_blocks(std::int64_t bytes) { return round_up(bytes, kBlock); }
+std::int64_t in_blocks(std::int64_t bytes) { return round_up(bytes, kMemoryBlock); }
 
 }  // namespace
 
@@ -127,15 +126,16 @@ void VirtualRank::count_message(std::int64_t bytes) {
 
 void VirtualRank::take(std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  memory_.live += in_blocks(bytes);
-  if (static_cast<double>(memory_.live) > device_.memory_bytes) {
+  const std::int64_t live = memory_.live + in_blocks(bytes);
+  if (static_cast<double>(live) > device_.memory_bytes) {
     throw Error(str("the virtual device of rank ", rank_, " (", device_.name,
-                    ") has no more memory: ", mebibytes(static_cast<std::uint64_t>(memory_.live)),
-                    " of ", mebibytes(static_cast<std::uint64_t>(device_.memory_bytes)), " with ",
+                    ") has no more memory: ", mebibytes(static_cast<std::uint64_t>(live)), " of ",
+                    mebibytes(static_cast<std::uint64_t>(device_.memory_bytes)), " with ",
                     mebibytes(static_cast<std::uint64_t>(bytes)), " more"),
                 {str("live, by the operator that wrote it first: ", live_words())});
   }
-  if (memory_.live <= memory_.peak) return;
+  memory_.live = live;
+  if (live <= memory_.peak) return;
   memory_.peak = memory_.live;
   memory_.owned_at_peak.clear();  // Copied when somebody asks, or the peak is over.
 }

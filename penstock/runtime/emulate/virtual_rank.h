@@ -16,6 +16,9 @@
 
 namespace penstock::emulate {
 
+// Bytes that torch takes of a CUDA device at least, and whose multiples it takes.
+inline constexpr std::int64_t kMemoryBlock = 512;
+
 enum class Work : std::uint8_t { Products, Attention, Other };
 inline constexpr std::size_t kWorks = 3;
 
@@ -68,7 +71,7 @@ class VirtualRank {
   void await_ranks(double time);
   void count_message(std::int64_t bytes);
 
-  // Takes memory, in whole blocks of 512 bytes as torch does, and gives it back.
+  // Takes memory, in whole blocks as torch does, and gives it back.
   // Throws: Error that says what is live, when the device has no more.
   void take(std::int64_t bytes);
   void give_back(std::int64_t bytes, const std::string& owner);

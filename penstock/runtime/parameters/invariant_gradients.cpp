@@ -9,15 +9,11 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/runtime/parameters/sum_type.h"
 #include "penstock/runtime/parameters/taken_gradient.h"
 
 namespace penstock::parameters {
-namespace {
-
-// Adds nothing to any number, not even to the sign of a zero.
-constexpr double kNothing = -0.0;
-
-}  // namespace
+namespace {}  // namespace
 
 InvariantGradients::InvariantGradients(std::vector<stage::NamedParameter> parameters,
                                        comm::Communicator& communicator,

@@ -11,9 +11,6 @@
 namespace penstock::parameters {
 namespace {
 
-// What adds nothing to any number, not even to the sign of a zero.
-constexpr double kNoSummand = -0.0;
-
 // A layer's gradient among those of one parameter.  Two summands have one order, so the first two
 // may meet on the way; the others wait until they have met.
 std::int64_t place_of(const nn::TiedParameter& copy) {
@@ -70,7 +67,7 @@ void TiedParameters::sum_gradients() {
   std::vector<at::Tensor> here;
   std::vector<std::unique_ptr<comm::Transfer>> transfers;
   for (Flat& flat : flats_) {
-    flat.values.fill_(kNoSummand);
+    flat.values.fill_(kNothing);
     if (summand_ == Summand::Mine) {
       for (const Parameter& parameter : flat.parameters) collect(parameter, flat.values);
     }

@@ -15,9 +15,11 @@ namespace {
 using testing_support::device_counts;
 using testing_support::kForeign;
 
-TEST(HostAsksAboutEachMaster, AllAreAskedAboutAtOnce) {
+// Trains a model of bf16 for a step, then does `more` with it.
+template <class More>
+void after_a_step(double lr, const More& more) {
   comm::run_ranks(1, [&](comm::Communicator& communicator) {
-    const TrainerOptions options{.optimizer = {.lr = 1e-2},
+    const TrainerOptions options{.optimizer = {.lr = lr},
                                  .precision = {.type = at::kBFloat16},
                                  .device = c10::Device(kForeign, 0)};
     const auto squares = [](const at::Tensor& output, const at::Tensor& target) {
@@ -26,8 +28,14 @@ TEST(HostAsksAboutEachMaster, AllAreAskedAboutAtOnce) {
     Trainer trainer(options, nn::mlp_layers(8, 4), squares, communicator);
     const at::Tensor input = at::rand({4, 8}), target = at::rand({4, 8});
     trainer.step(input, target);
+    more(trainer, [&] { trainer.step(input, target); });
+  });
+}
+
+TEST(HostAsksAboutEachMaster, AllAreAskedAboutAtOnce) {
+  after_a_step(1e-2, [](Trainer&, const auto& step) {
     const auto before = device_counts();
-    trainer.step(input, target);
+    step();
     const auto counts = device_counts() - before;
     EXPECT_EQ(counts.scalars, 0);
     EXPECT_EQ(counts.copies_out, 3) << "the norm, the loss, and which parameters have been set";
@@ -36,22 +44,13 @@ TEST(HostAsksAboutEachMaster, AllAreAskedAboutAtOnce) {
 
 // One of many.
 TEST(HostAsksAboutEachMaster, OneThatSomebodyHasSetCounts) {
-  comm::run_ranks(1, [&](comm::Communicator& communicator) {
-    const TrainerOptions options{.optimizer = {.lr = 0.0},
-                                 .precision = {.type = at::kBFloat16},
-                                 .device = c10::Device(kForeign, 0)};
-    const auto squares = [](const at::Tensor& output, const at::Tensor& target) {
-      return at::mse_loss(output, target);
-    };
-    Trainer trainer(options, nn::mlp_layers(8, 4), squares, communicator);
-    const at::Tensor input = at::rand({4, 8}), target = at::rand({4, 8});
-    trainer.step(input, target);
+  after_a_step(0.0, [](Trainer& trainer, const auto& step) {
     at::Tensor set = trainer.parameters()[3].tensor;
     {
       const at::NoGradGuard no_grad;
       set.fill_(0.25);
     }
-    trainer.step(input, target);
+    step();
     EXPECT_EQ(set.detach().cpu().to(at::kFloat).max().item<float>(), 0.25F);
     EXPECT_EQ(trainer.updates().masters().tensors()[3].cpu().min().item<float>(), 0.25F);
   });
