@@ -23,7 +23,7 @@ struct AskedRun {
 // Declares CONFIG, --nproc and --set; `example` is a KEY=VALUE, for the help.
 void declare_run(CLI::App& app, AskedRun& run, const std::string& example);
 
-// The keys that say how many ranks there are: "mesh.pipe x mesh.data".
+// The keys that say how many ranks there are: "mesh.pipe x mesh.data x ...".
 std::string keys_of_ranks();
 
 }  // namespace penstock::cli

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "penstock/plan/choose/rerouting.h"
 #include "penstock/plan/config/resolve.h"
 
 namespace penstock::choose {
@@ -11,6 +12,13 @@ namespace {
 const Layout kBefore = {.mesh = {.pipe = 2, .data = 2}, .schedule = "1f1b", .microbatches = 4};
 
 config::Config config_of(const Layout& layout) { return with_layout({}, layout); }
+
+// The same, with 2 ranks to a layer: 8 ranks.
+Layout shared_before() {
+  Layout layout = kBefore;
+  layout.mesh = layout.mesh.with(mesh::Axis::Tensor, 2);
+  return layout;
+}
 
 TEST(FewerRanks, KeepTheSamplesOfAStep) {
   const auto two = layouts_on(2, kBefore);
@@ -26,6 +34,35 @@ TEST(FewerRanks, KeepTheSamplesOfAStep) {
 
 TEST(FewerRanks, HaveNoMoreStagesThanBefore) {
   for (const Layout& layout : layouts_on(8, kBefore)) EXPECT_LE(layout.mesh.pipe, 2);
+}
+
+TEST(FewerRanks, ShareLayersAsBefore) {
+  const Layout before = shared_before();
+  const auto four = layouts_on(4, before);
+  ASSERT_EQ(four.size(), 2U);
+  EXPECT_EQ(four[0].mesh, (mesh::Shape{.pipe = 2, .data = 1}.with(mesh::Axis::Tensor, 2)));
+  EXPECT_EQ(four[0].microbatches, 8);
+  EXPECT_EQ(four[1].mesh, (mesh::Shape{.pipe = 1, .data = 2}.with(mesh::Axis::Tensor, 2)));
+  EXPECT_EQ(four[1].microbatches, 4);
+  ASSERT_EQ(layouts_on(2, before).size(), 1U);
+  for (const int ranks : {1, 3, 5, 7}) EXPECT_TRUE(layouts_on(ranks, before).empty()) << ranks;
+  EXPECT_TRUE(layouts_on(6, before).empty());  // 3 replicas do not divide 8 samples.
+  const auto best = layout_on(4, "test", config_of(before), before, RunCosts(2));
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->layout, four[0]);
+  EXPECT_EQ(change_text(before, best->layout),
+            "pipe(2) x data(1) x tensor(2) for pipe(2) x data(2) x tensor(2), 8 microbatches a "
+            "replica for 4; 8 samples a step as before");
+}
+
+TEST(Rerouting, IsNotForRanksThatShareLayers) {
+  const auto why_not = [](const Layout& layout) {
+    const config::Config config = config_of(layout);
+    return Rerouting(config, layout).why_not();
+  };
+  EXPECT_EQ(why_not(kBefore), "");
+  EXPECT_EQ(why_not(shared_before()),
+            "ranks that share layers run one program, and a rerouted one has whole layers");
 }
 
 TEST(FewerRanks, SayWhatChanges) {

@@ -160,7 +160,8 @@ TEST(ConfigCheck, SaysUsedDifferentOrRefusedOfEachKeyAndWhere) {
                 "params": {"lr": 0, "torch_adam": true, "max_grad_norm": 1.0}},
   // Both of pipelines.
   "pipeline": {"stages": 2, "seed_layers": false},
-  "mesh": {"pipe": 0}
+  "mesh": {"pipe": 0},
+  "tensor_parallel": {"autotp_size": 2}
 })"),
             "2:3 train_batch_size used\n"
             "2:27 gradient_clipping different | the norm is that of all stages; DeepSpeed's, in a "
@@ -173,7 +174,9 @@ TEST(ConfigCheck, SaysUsedDifferentOrRefusedOfEachKeyAndWhere) {
             "6:26 pipeline.stages refused | = 2: DeepSpeed passes it over; stages follow from the "
             "schedule; use mesh.pipe\n"
             "6:29 pipeline.seed_layers different | every layer has its own seed, always\n"
-            "7:20 mesh.pipe refused | = 0: must be in [1, 65536]\n");
+            "7:20 mesh.pipe refused | = 0: must be in [1, 65536]\n"
+            "8:38 tensor_parallel.autotp_size refused | = 2: how many ranks share layers is an "
+            "axis of the mesh; use mesh.tensor\n");
 }
 
 TEST(ConfigCheck, SaysTheSameOfInitialize) {

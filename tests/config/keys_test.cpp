@@ -87,6 +87,7 @@ TEST(KnownKeys, DescribeTypeDefaultAndCondition) {
   };
   EXPECT_EQ(find("model.type"), "\"gpt\", \"mlp\" or \"hugging_face\" | \"gpt\" | ");
   EXPECT_EQ(find("mesh.data"), "an integer, in [1, 65536] | null | ");
+  EXPECT_EQ(find("mesh.tensor"), "an integer, in [1, 65536] | 1 | ");
   EXPECT_EQ(find("optimizer.params.betas"),
             "a list of 2 numbers, each in [0, 1) | [0.9, 0.999] | optimizer.type \"AdamW\" or "
             "\"Adam\"");

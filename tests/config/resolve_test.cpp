@@ -26,6 +26,16 @@ std::string refusal(const BatchConfig& batch, const mesh::Shape& mesh) {
   return message_of([&] { resolve_batch(batch, mesh); });
 }
 
+constexpr mesh::Axis kTensor = mesh::Axis::Tensor;
+
+// So many ranks of the pipe, and to a layer.
+MeshConfig sharing(std::int64_t pipe, std::optional<std::int64_t> data, std::int32_t sharers) {
+  MeshConfig mesh = config_of(mesh::Shape{}.with(kTensor, sharers));
+  mesh.pipe = pipe;
+  mesh.data = data;
+  return mesh;
+}
+
 TEST(ResolveMesh, DataIsWhatPipeLeaves) {
   EXPECT_EQ(resolve_mesh({.pipe = 1, .data = {}}, 6), (mesh::Shape{1, 6}));
   EXPECT_EQ(resolve_mesh({.pipe = 2, .data = {}}, 6), (mesh::Shape{2, 3}));
@@ -55,6 +65,38 @@ TEST(ResolveMesh, TheAxesMakeUpTheWorld) {
   EXPECT_EQ(refusal({.pipe = 1, .data = 1}, 2),
             "world size 2 != mesh.pipe 1 x mesh.data 1; use 1 process, or mesh.data 2, or "
             "mesh.pipe 2");
+}
+
+TEST(ResolveMesh, RanksThatShareLayersTakePartOfTheWorld) {
+  const mesh::Shape shape = mesh::Shape{.pipe = 2, .data = 2}.with(kTensor, 2);
+  EXPECT_EQ(resolve_mesh(sharing(2, {}, 2), 8), shape);
+  EXPECT_EQ(resolve_mesh(sharing(2, 2, 2), 8), shape);
+  EXPECT_EQ(asked_shape(sharing(2, 2, 2)).size(), 8);
+  EXPECT_EQ(asked_shape(config_of(shape)), shape);
+  EXPECT_EQ(refusal(sharing(2, {}, 2), 6),
+            "world size 6 is not a multiple of mesh.pipe 2 x mesh.tensor 2; use 4 or 8 processes, "
+            "or mesh.tensor 1 or 3, or mesh.pipe 1 or 3");
+  EXPECT_EQ(refusal(sharing(2, 1, 2), 6),
+            "world size 6 != mesh.pipe 2 x mesh.data 1 x mesh.tensor 2; use 4 processes, or "
+            "mesh.tensor 3, or mesh.pipe 3");
+}
+
+TEST(ResolveBatch, RanksThatShareLayersTakeTheSameSamples) {
+  const mesh::Shape mesh = mesh::Shape{.pipe = 4}.with(kTensor, 2);
+  EXPECT_EQ(resolve_batch({16, 2, {}}, mesh), (Batch{16, 2, 8}));
+  EXPECT_EQ(resolve_batch({32, {}, {}}, mesh), (Batch{32, 2, 16}));
+  EXPECT_EQ(refusal({8, 2, 1}, mesh),
+            "train_batch_size 8 != train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps "
+            "1 x data 1 (world size 8 = pipe 4 x data 1 x tensor 2)\n"
+            "  note: train_batch_size 2 works\n"
+            "  note: train_micro_batch_size_per_gpu 8 works\n"
+            "  note: gradient_accumulation_steps 4 works\n"
+            "  note: 32 processes (data 4) would work\n"
+            "  note: mesh.pipe 1 (data 4) works");
+  Config config;
+  config.mesh = sharing(2, {}, 2);
+  config.batch = {16, 2, 4};
+  EXPECT_EQ(asked_shape(config), (mesh::Shape{.pipe = 2, .data = 2}.with(kTensor, 2)));
 }
 
 TEST(ResolveBatch, TwoValuesGiveTheThird) {

@@ -94,7 +94,9 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "mesh": {
     "pipe": 1,  // default
-    "data": null  // default
+    "data": null,  // default
+    "context": 1,  // default
+    "tensor": 1  // default
   },
   "pipeline": {
     "partition": "parameters",  // default

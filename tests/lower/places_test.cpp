@@ -27,6 +27,13 @@ TEST(Places, OfOneReplicaAreThoseOfTheMesh) {
             (Places{{Rank(0), Rank(1), Rank(2)}, {Rank(3), Rank(4), Rank(5)}}));
 }
 
+TEST(Places, OfSharedLayersAreThoseOfEachPart) {
+  const auto program = training_program({.schedule = "1f1b", .ranks = 2, .microbatches = 2});
+  const mesh::Mesh mesh = mesh::make_mesh(mesh::Shape{.pipe = 2}.with(mesh::Axis::Tensor, 2));
+  EXPECT_EQ(places_of(program, mesh), (Places{{Rank(0)}, {Rank(1)}, {Rank(2)}, {Rank(3)}}));
+  EXPECT_EQ(shares_of(program, mesh).front().ranks, 1);
+}
+
 TEST(Places, OfSeveralReplicasHaveTheRanksWithTheirStages) {
   const auto program = of_two_replicas("0F0,0B0\n1F0,1B0,1F1,1B1\n0F1,0B1\n");
   EXPECT_EQ(places_of(program, pipe_of(3)), (Places{{Rank(0), Rank(2)}, {Rank(1)}}));
@@ -51,6 +58,10 @@ TEST(Places, AProgramOfSeveralReplicasHasAllRanks) {
   EXPECT_EQ(message_of([&] { places_of(program, mesh::make_mesh(4, {.pipe = 2, .data = 2})); }),
             "pair(ranks=2, stages=1, microbatches=2, replicas=2): has the programs of all ranks; "
             "mesh.data 2 must be 1");
+  const mesh::Mesh shared = mesh::make_mesh(mesh::Shape{.pipe = 2}.with(mesh::Axis::Tensor, 2));
+  EXPECT_EQ(message_of([&] { places_of(program, shared); }),
+            "pair(ranks=2, stages=1, microbatches=2, replicas=2): has the programs of all ranks; "
+            "mesh.tensor 2 must be 1");
 }
 
 }  // namespace

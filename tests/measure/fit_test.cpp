@@ -204,6 +204,34 @@ Event event(std::int32_t rank, const std::string& name, std::int64_t start, std:
           .end_ns = end * 1'000'000};
 }
 
+// Its messages are between ranks with the same part.
+TEST(MeasuredStep, OfRanksThatShareLayersIsThatOfTheFirstPart) {
+  const auto schedule = lowered("1f1b");
+  const Recording whole = recording_of(schedule, {{.latency = 0.125}});
+  Recording shared{.schedule = whole.schedule};
+  for (std::int32_t rank = 0; rank < 4; ++rank) {
+    const Rank of_whole(rank / 2);
+    Place place = whole.ranks[of_whole.index()];
+    place.at = place.at.with(mesh::Axis::Tensor, rank % 2);
+    shared.ranks.push_back(place);
+    for (Event event : events_of(whole, of_whole, 1)) {
+      event.rank = Rank(rank);
+      if (rank % 2 == 1) event.end_ns += 1;  // The second part's are not told.
+      shared.events.push_back(event);
+    }
+  }
+  EXPECT_EQ(replicas(shared), 1);
+  const MeasuredStep expected = measured_step(whole, schedule, 1, 0);
+  const MeasuredStep step = measured_step(shared, schedule, 1, 0);
+  EXPECT_EQ(step.makespan, expected.makespan);
+  ASSERT_EQ(step.computations.size(), 2U);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    for (std::size_t i = 0; i < step.computations[rank].size(); ++i) {
+      EXPECT_EQ(step.computations[rank][i].own, expected.computations[rank][i].own);
+    }
+  }
+}
+
 // A rank posts, waits until a send is over, and turns to its next computation.
 TEST(MeasuredStep, AComputationHoldsItsRankUntilTheNextWithoutWhatIsWaited) {
   const auto schedule = VerifiedSchedule::from(

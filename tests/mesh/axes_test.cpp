@@ -28,6 +28,15 @@ TEST(Axes, EachHasANumberOfItsOwn) {
   EXPECT_EQ((Shape{}.with(Axis::Pipe, 2).with(Axis::Data, 3)), (Shape{.pipe = 2, .data = 3}));
 }
 
+// rank = ((pipe x data size + data) x context size + context) x tensor size + tensor.
+TEST(Axes, AreInTheOrderOfRanks) {
+  std::vector<std::string_view> names;
+  for (const AxisRow& row : kAxes) names.push_back(row.name);
+  EXPECT_EQ(names, (std::vector<std::string_view>{"pipe", "data", "context", "tensor"}));
+  EXPECT_EQ(row_of(Axis::Context).name, "context");
+  EXPECT_EQ(row_of(Axis::Tensor).name, "tensor");
+}
+
 // Every rank of a step has some samples of some layers: these two roles make up the world.
 TEST(Axes, RolesThatAreOppositesShareNoAxis) {
   const Shape shape{.pipe = 2, .data = 3};
@@ -35,6 +44,16 @@ TEST(Axes, RolesThatAreOppositesShareNoAxis) {
   EXPECT_EQ(shape.size(Role::OtherSamples), 3);
   EXPECT_EQ(shape.size(Role::SameLayers), 1);
   EXPECT_EQ(shape.size(Role::SameParameters) * shape.size(Role::OtherParameters), shape.size());
+}
+
+TEST(Axes, RolesFollowFromWhatRanksHaveApart) {
+  const Shape shape = Shape{.pipe = 2, .data = 3}.with(Axis::Context, 5).with(Axis::Tensor, 7);
+  EXPECT_EQ(shape.size(Role::Pipe), 2);
+  EXPECT_EQ(shape.size(Role::OtherSamples), 3);
+  EXPECT_EQ(shape.size(Role::SameParameters), 3 * 5);
+  EXPECT_EQ(shape.size(Role::OtherParameters), 2 * 7);
+  EXPECT_EQ(shape.size(Role::SameLayers), 5 * 7);
+  EXPECT_EQ(axes_of(Role::SameLayers), (std::vector{Axis::Context, Axis::Tensor}));
 }
 
 TEST(Axes, MoreRanksThanNumbersAreTheLargestNumber) {
@@ -50,6 +69,15 @@ TEST(Axes, TextsHavePipeAndDataAlways) {
   EXPECT_EQ(in_words({.pipe = 2, .data = 4}, "mesh."), "mesh.pipe 2 x mesh.data 4");
   EXPECT_EQ(json_members({.pipe = 2, .data = 4}), "\"pipe\": 2, \"data\": 4");
   EXPECT_EQ(told(Shape{}), (std::vector{Axis::Pipe, Axis::Data}));
+}
+
+TEST(Axes, TextsHaveFurtherAxesWhereTheyHaveSeveralRanks) {
+  const Shape shape = Shape{.pipe = 2}.with(Axis::Tensor, 2);
+  EXPECT_EQ(to_string(shape), "pipe(2) x data(1) x tensor(2)");
+  EXPECT_EQ(in_words(shape, "mesh."), "mesh.pipe 2 x mesh.data 1 x mesh.tensor 2");
+  EXPECT_EQ(json_members(shape), "\"pipe\": 2, \"data\": 1, \"tensor\": 2");
+  EXPECT_EQ(told(std::vector{Shape{}, shape}), (std::vector{Axis::Pipe, Axis::Data, Axis::Tensor}));
+  EXPECT_EQ(to_string(shape.with(Axis::Context, 4)), "pipe(2) x data(1) x context(4) x tensor(2)");
 }
 
 }  // namespace

@@ -31,12 +31,45 @@ TEST(Mesh, RankAndCoordinateAreInverse) {
   });
 }
 
-TEST(Mesh, DataIsTheFastestAxis) {
+TEST(Mesh, DataIsFasterThanPipe) {
   const Mesh mesh = make_mesh(6, {.pipe = 2, .data = 3});
   EXPECT_EQ(mesh.coordinate(Rank(1)), (Coordinate{.pipe = 0, .data = 1}));
   EXPECT_EQ(mesh.coordinate(Rank(3)), (Coordinate{.pipe = 1, .data = 0}));
   EXPECT_EQ(mesh.group(Rank(4), Role::SameParameters), (std::vector{Rank(3), Rank(4), Rank(5)}));
   EXPECT_EQ(mesh.group(Rank(4), Role::Pipe), (std::vector{Rank(1), Rank(4)}));
+}
+
+// 2 x 2 x 1 x 2 ranks: those that share layers have numbers in a row.
+TEST(Mesh, TensorIsTheFastestAxis) {
+  const Shape shape = Shape{.pipe = 2, .data = 2}.with(Axis::Tensor, 2);
+  const Mesh mesh = make_mesh(8, shape);
+  for (std::int32_t p = 0; p < 2; ++p) {
+    for (std::int32_t d = 0; d < 2; ++d) {
+      for (std::int32_t t = 0; t < 2; ++t) {
+        const Coordinate at = Coordinate{.pipe = p, .data = d}.with(Axis::Tensor, t);
+        const Rank rank(((p * 2 + d) * 1 + 0) * 2 + t);
+        EXPECT_EQ(mesh.rank(at), rank);
+        EXPECT_EQ(mesh.coordinate(rank), at);
+      }
+    }
+  }
+  EXPECT_EQ(mesh.group(Rank(5), Role::SameLayers), (std::vector{Rank(4), Rank(5)}));
+  EXPECT_EQ(mesh.group(Rank(5), Role::SameParameters), (std::vector{Rank(5), Rank(7)}));
+  EXPECT_EQ(mesh.group(Rank(5), Role::OtherSamples), (std::vector{Rank(5), Rank(7)}));
+  EXPECT_EQ(mesh.group(Rank(5), Role::Pipe), (std::vector{Rank(1), Rank(5)}));
+  EXPECT_EQ(mesh.group(Rank(5), Role::OtherParameters),
+            (std::vector{Rank(0), Rank(1), Rank(4), Rank(5)}));
+  EXPECT_EQ(mesh.index(Rank(5), Role::OtherParameters), 3);
+}
+
+TEST(Mesh, ContextIsBetweenDataAndTensor) {
+  const Mesh mesh =
+      make_mesh(24, Shape{.pipe = 2, .data = 2}.with(Axis::Context, 3).with(Axis::Tensor, 2));
+  EXPECT_EQ(mesh.coordinate(Rank(2)), Coordinate{}.with(Axis::Context, 1));
+  EXPECT_EQ(mesh.coordinate(Rank(6)), (Coordinate{.data = 1}));
+  EXPECT_EQ(mesh.group(Rank(0), Role::SameParameters),
+            (std::vector{Rank(0), Rank(2), Rank(4), Rank(6), Rank(8), Rank(10)}));
+  for (std::int32_t r = 0; r < 24; ++r) EXPECT_EQ(mesh.rank(mesh.coordinate(Rank(r))), Rank(r));
 }
 
 TEST(Mesh, GroupsOfAnAxisPartitionTheWorld) {
@@ -89,6 +122,10 @@ TEST(Mesh, RefusesShapesThatAreNotTheWorld) {
             "mesh pipe(0) x data(1): every axis must be at least 1");
   EXPECT_EQ(refusal(1, {.pipe = -1, .data = -1}),
             "mesh pipe(-1) x data(-1): every axis must be at least 1");
+  EXPECT_EQ(refusal(4, Shape{.pipe = 2, .data = 2}.with(Axis::Tensor, 2)),
+            "mesh pipe(2) x data(2) x tensor(2) needs 8 ranks, the world has 4");
+  EXPECT_EQ(refusal(4, Shape{.pipe = 2, .data = 2}.with(Axis::Tensor, 0)),
+            "mesh pipe(2) x data(2) x tensor(0): every axis must be at least 1");
 }
 
 TEST(Mesh, DoesNotOverflowOnHugeShapes) {

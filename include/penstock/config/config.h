@@ -85,6 +85,7 @@ struct DataConfig {
 struct MeshConfig {
   std::int64_t pipe = 1;                  // Pipeline ranks.
   std::optional<std::int64_t> data = {};  // Data-parallel ranks; absent: what is left of the world.
+  // Ranks along the further axes of the table: context, tensor.
   mesh::OtherAxes<std::int64_t> others = mesh::each<std::int64_t>(1);
 
   friend bool operator==(const MeshConfig&, const MeshConfig&) = default;

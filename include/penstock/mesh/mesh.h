@@ -1,9 +1,11 @@
 // The grid of ranks: a shape (axes.h), and which rank is where in it.
 //
 // make_mesh() makes it from the world size; partition, lower and train read it.  Ranks are laid out
-// row-major in the order of the axes, `data` faster than `pipe`, as DeepSpeed's
-// PipeDataParallelTopology does: rank = pipe index x data size + data index.  Knows no processes: a
-// group is a list of ranks.
+// row-major in the order of the axes, the last one fastest: rank = ((pipe index x data size + data
+// index) x context size + context index) x tensor size + tensor index.  So the ranks that share a
+// layer are neighbours.  Without context and tensor, and with tensor alone, ranks have the numbers
+// that DeepSpeed's PipeDataParallelTopology and PipeModelDataParallelTopology give them.  Knows no
+// processes: a group is a list of ranks.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -30,6 +32,8 @@ class Mesh {
   // The ranks that have this role for `member`, rising, and which of them it is.
   std::vector<Rank> group(Rank member, Role role) const { return group(member, axes_of(role)); }
   std::int32_t index(Rank member, Role role) const;
+  // The groups of all ranks that have this role for each other, by their first ranks.
+  std::vector<std::vector<Rank>> groups(Role role) const;
   // The first and the last rank of that group.
   std::pair<Rank, Rank> ends(Rank member, Role role) const;
 

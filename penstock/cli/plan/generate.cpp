@@ -12,6 +12,7 @@
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
+#include "penstock/plan/config/whole_layers.h"
 
 namespace penstock::cli {
 namespace {
@@ -74,6 +75,7 @@ int run_ranks(const GenerateCommand& command, const Generation& generation, int 
     throw ConfigError(str("generate: ", quoted_path(command.ranks.config),
                           " is no folder of a Hugging Face model"));
   }
+  config::require_whole_layers(config, "generate");
   refuse_replicas(config, local_ranks(command.ranks, config.mesh));
   return run_ranks_once("generate", words_of(generation), command.ranks, start, config,
                         {{kTokensVariable, std::to_string(to)}});

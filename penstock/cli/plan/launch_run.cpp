@@ -151,8 +151,11 @@ class Starts {
     if (was_of_use && go_on_in_places(most, whole, costs)) return true;
     rerouted_at_.reset();
     if (!whole) {
+      const std::int32_t sharers = layout_.mesh.size(mesh::Role::SameLayers);
       tell(str("no layout of ", most > least ? str(least, " to ") : "", most,
-               most == 1 ? " rank" : " ranks", " takes as many samples a step"));
+               most == 1 ? " rank" : " ranks",
+               sharers > 1 ? str(", ", sharers, " to a layer,") : "",
+               " takes as many samples a step"));
       return false;
     }
     tell(str("going on with ", counted(whole->layout.mesh.size(), "rank"), ": ",

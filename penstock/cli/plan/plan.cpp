@@ -15,6 +15,7 @@
 #include "penstock/plan/choose/planner.h"
 #include "penstock/plan/config/optimizer_states.h"
 #include "penstock/plan/config/resolve.h"
+#include "penstock/plan/config/whole_layers.h"
 #include "penstock/plan/config/write.h"
 #include "penstock/plan/simulate/costs_json.h"
 
@@ -180,6 +181,7 @@ int run_plan(const PlanCommand& command) {
   }
   const config::ReadConfig read =
       config::read_config(command.inputs.config, command.inputs.overrides);
+  config::require_whole_layers(read.config, "plan");
   const std::int64_t memory_max = memory_limit(command.memory);
   check_plan_inputs(command.inputs);
   files_of(command.offload);

@@ -13,6 +13,7 @@
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
+#include "penstock/plan/config/whole_layers.h"
 #include "penstock/plan/memory/layers_file.h"
 #include "penstock/runtime/rank/device.h"
 #include "penstock/runtime/run/from_config.h"
@@ -180,6 +181,7 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
 int run_memory(const MemoryCommand& command) {
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
+  config::require_whole_layers(config, "memory");
   at::set_num_threads(1);  // Same as in a rank: kernels may take memory for each thread.
   try {
     const std::int64_t ranks = command.run.ranks(config.mesh);

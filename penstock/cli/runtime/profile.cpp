@@ -18,6 +18,7 @@
 #include "penstock/launch/rank_environment.h"
 #include "penstock/partition/partition.h"
 #include "penstock/plan/config/resolve.h"
+#include "penstock/plan/config/whole_layers.h"
 #include "penstock/plan/lower/programs.h"
 #include "penstock/plan/partition/segment_ranges.h"
 #include "penstock/plan/simulate/costs_json.h"
@@ -207,6 +208,7 @@ int measure(const ProfileCommand& command, const config::Config& config) {
 int run_profile(const ProfileCommand& command) {
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
+  config::require_whole_layers(config, "profile");
   try {
     return measure(command, config);
   } catch (const Error& error) {

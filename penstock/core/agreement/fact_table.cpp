@@ -163,7 +163,7 @@ std::span<const FactRow> fact_table() {
        "a hash of all instructions, also of a program in a file",
        "the schedule",
        {Trainer, Program, Engine}},
-      {Fact::Mesh, "mesh", "pipe x data", "the Trainer", {Trainer}},
+      {Fact::Mesh, "mesh", "how many ranks lie along each axis", "the Trainer", {Trainer}},
       {Fact::Topology,
        "topology",
        "the axes of a `PipelineModule`'s ranks",

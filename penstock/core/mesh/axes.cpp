@@ -26,6 +26,8 @@ bool has_apart(Role role, Splits what) {
       return what == Splits::Layers || what == Splits::Weights;
     case Role::SameLayers:
       return what == Splits::Tokens || what == Splits::Weights;
+    case Role::SharedWeights:
+      return what == Splits::Weights;
     case Role::OtherSamples:
       return what == Splits::Samples;
   }

@@ -32,11 +32,13 @@ struct AxisRow {
 // Outermost first: ranks that differ along the last axis alone have numbers in a row.
 inline constexpr std::array kAxes = {
     AxisRow{"pipe", Splits::Layers, "pipeline ranks"},
-    AxisRow{"data", Splits::Samples, "data-parallel ranks; null: world size / pipe"},
+    AxisRow{"data", Splits::Samples, "data-parallel ranks; null: what the other axes leave"},
+    AxisRow{"context", Splits::Tokens, "ranks that share the tokens of each sample; 1, so far"},
+    AxisRow{"tensor", Splits::Weights, "ranks that share the weights of each layer"},
 };
 
-// An axis, as the number of its row.  Those whose size the code chooses have a name.
-enum class Axis : std::uint8_t { Pipe, Data };
+// An axis, as the number of its row.  Those that the code speaks of have a name.
+enum class Axis : std::uint8_t { Pipe, Data, Context, Tensor };
 
 inline constexpr std::array kEveryAxis = [] {
   std::array<Axis, kAxes.size()> axes{};
@@ -44,6 +46,9 @@ inline constexpr std::array kEveryAxis = [] {
   return axes;
 }();
 constexpr const AxisRow& row_of(Axis axis) { return kAxes[static_cast<std::size_t>(axis)]; }
+static_assert(row_of(Axis::Data).splits == Splits::Samples);
+static_assert(row_of(Axis::Context).splits == Splits::Tokens);
+static_assert(row_of(Axis::Tensor).splits == Splits::Weights);
 
 // The ranks that a rank asks for.  It is one of them.
 enum class Role : std::uint8_t {
@@ -51,6 +56,7 @@ enum class Role : std::uint8_t {
   SameParameters,   // Sum gradients, share by ZeRO what each would have, keep buffers equal.
   OtherParameters,  // Make up the model: norms, ties.
   SameLayers,       // Exchange inside of a layer.
+  SharedWeights,    // Have the other parts of its layers' weights, for the same samples.
   OtherSamples,     // Take the samples of a step, one replica each: losses, batches.
 };
 // Axes in the order of the table.
@@ -97,11 +103,12 @@ struct Coordinate {
   friend bool operator==(const Coordinate&, const Coordinate&) = default;
 };
 
-// The axes that texts about these shapes have: pipe, data, and those along which one has 2 ranks.
+// The axes that texts about these shapes have: pipe, data, and those along which one has several
+// ranks.
 std::vector<Axis> told(std::span<const Shape> shapes);
 std::vector<Axis> told(const Shape& shape);
 
-// "pipe(2) x data(2)".
+// "pipe(2) x data(2)", "pipe(2) x data(1) x tensor(2)".
 std::string to_string(const Shape& shape);
 // "pipe 2 x data 2"; with a prefix of the names, "mesh.pipe 2 x mesh.data 2".
 std::string in_words(const Shape& shape, std::string_view prefix = "");

@@ -16,12 +16,6 @@ Group group(std::vector<Rank> ranks, Rank rank) {
   return {.ranks = std::move(ranks), .here = here};
 }
 
-std::vector<Axis> axes_of_weights() {
-  std::vector<Axis> axes(kEveryAxis.begin(), kEveryAxis.end());
-  std::erase_if(axes, [](Axis axis) { return row_of(axis).splits != Splits::Weights; });
-  return axes;
-}
-
 std::vector<Place> places_of(const Mesh& mesh) {
   std::vector<Place> places;
   for (const Rank first : mesh.group(Rank(0), Role::OtherParameters)) {
@@ -75,7 +69,7 @@ Group Groups::across(const std::vector<std::int32_t>& numbers) const {
 Groups groups_of(const Mesh& mesh, Rank rank) {
   Groups groups{.pipe = group(mesh.group(rank, Role::Pipe), rank),
                 .same_layers = group(mesh.group(rank, Role::SameLayers), rank),
-                .shared_weights = group(mesh.group(rank, axes_of_weights()), rank),
+                .shared_weights = group(mesh.group(rank, Role::SharedWeights), rank),
                 .other_samples = group(mesh.group(rank, Role::OtherSamples), rank)};
   add_places(places_of(mesh), rank, groups);
   return groups;

@@ -46,6 +46,14 @@ std::int32_t Mesh::index(Rank member, Role role) const {
   return coordinate(member).number(shape_, axes_of(role));
 }
 
+std::vector<std::vector<Rank>> Mesh::groups(Role role) const {
+  std::vector<std::vector<Rank>> all;
+  for (std::int32_t rank = 0; rank < world_size(); ++rank) {
+    if (index(Rank(rank), role) == 0) all.push_back(group(Rank(rank), role));
+  }
+  return all;
+}
+
 std::pair<Rank, Rank> Mesh::ends(Rank member, Role role) const {
   Coordinate first = coordinate(member);
   Coordinate last = first;

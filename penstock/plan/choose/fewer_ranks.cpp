@@ -32,7 +32,7 @@ double held_bytes(const Layout& layout, const config::Config& config) {
   const bool are_released = rules.summed_bucket() == partition::SummedBucket::Released;
   return (held(weight, rules.come_and_go()) + held(weight, are_released) +
           held(states + masters, rules.are_cut())) /
-         layout.pipe();
+         layout.mesh.size(Role::OtherParameters);
 }
 
 bool can_run(const std::string& name, const config::Config& config, const Layout& layout) {

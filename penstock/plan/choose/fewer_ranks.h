@@ -17,7 +17,8 @@ namespace penstock::choose {
 
 // The layouts of `ranks` ranks that train as `before` does: as many samples a step, in microbatches
 // of the same size, so that only the number of microbatches a replica changes.  None has more
-// pipeline ranks than `before`: its schedule may have no such order.
+// pipeline ranks than `before`: its schedule may have no such order.  As many ranks share a layer
+// as before, so `ranks` is a multiple of those.
 std::vector<Layout> layouts_on(std::int64_t ranks, const Layout& before);
 
 struct TimedLayout {

@@ -55,6 +55,9 @@ std::string Rerouting::why_not() const {
   if (layout_.mesh.size(Role::OtherSamples) < 2) {
     return "nobody else has the stages of a single replica";
   }
+  if (layout_.mesh.size(Role::SameLayers) > 1) {
+    return "ranks that share layers run one program, and a rerouted one has whole layers";
+  }
   if (config_.pipeline.activation_checkpoint_interval > 0) {
     return "split backwards keep what is computed again, and there may be no room for it";
   }

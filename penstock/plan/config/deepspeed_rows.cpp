@@ -23,8 +23,7 @@ constexpr std::string_view kPaging =
     "which parameters come and go follows from the last step's uses and the budget";
 constexpr std::string_view kAllShare = "shards are over all data-parallel ranks";
 constexpr std::string_view kNotQuantized = "nothing is quantized";
-constexpr std::string_view kNoTensors =
-    "means nothing without tensor parallelism, which penstock lacks";
+constexpr std::string_view kAsLayersGive = "stages send what their layers give, as it is";
 
 // Reasons in the rows of penstock.initialize.
 constexpr std::string_view kNoTimes = "an engine measures neither times nor memory";
@@ -35,7 +34,7 @@ constexpr std::string_view kClass = "the update is that of a class of torch.opti
 constexpr std::string_view kAnyLayout = "a pipeline's checkpoint is loaded by any other layout";
 
 constexpr auto kForeign = std::to_array<ForeignKeys>({
-    {"seq_parallel_communication_data_type", "*", "there is no sequence parallelism"},
+    {"seq_parallel_communication_data_type", "*", "values that ranks exchange keep their type"},
     {"disable_allgather", "false", "updated parameters are gathered after every step"},
     {"torch_autocast.enabled", "false", kWholeModel, kUseTypes},
     {"torch_autocast.dtype torch_autocast.lower_precision_safe_modules", "*",
@@ -50,10 +49,10 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"amp.*", "*", "means nothing without amp.enabled"},
     {"data_types.param_dtype data_types.buffer_dtype", "null \"fp32\"", kWholeModel, kUseTypes},
     {"data_types.keep_in_fp32_modules", "*", kWholeModel},
-    {"pipeline.pipe_partitioned pipeline.grad_partitioned", "*", kNoTensors},
+    {"pipeline.pipe_partitioned pipeline.grad_partitioned", "*", kAsLayersGive},
     {"pipeline.use_reentrant", "*", "activations are computed again without a nested backward"},
     {"activation_checkpointing.partition_activations", "*",
-     "activations are cut only under tensor parallelism, which penstock lacks"},
+     "activations are cut only where ranks share layers"},
     {"activation_checkpointing.cpu_checkpointing", "false",
      "activations are where the rank computes"},
     {"activation_checkpointing.contiguous_memory_optimization "
@@ -181,7 +180,8 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
     {"wandb.*", "*", "means nothing without wandb.enabled"},
     {"csv_monitor.*", "*", "means nothing without csv_monitor.enabled"},
     {"comet.enabled", "false", "the run directory has the metrics, as JSON lines"},
-    {"tensor_parallel.*", "", "there is no tensor parallelism", "use mesh.pipe and mesh.data"},
+    {"tensor_parallel.*", "", "how many ranks share layers is an axis of the mesh",
+     "use mesh.tensor"},
 });
 
 constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
@@ -237,7 +237,7 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"comms_logger.enabled flops_profiler.enabled", "false", kNoTimes, kUseProfiler},
     {"comet.enabled", "false", "an engine does not write to Comet",
      "use tensorboard, wandb or csv_monitor"},
-    {"tensor_parallel.*", "", "there is no tensor parallelism", "use a PipelineModule"},
+    {"tensor_parallel.*", "", "an engine has no tensor parallelism", "use a PipelineModule"},
     {"model.* data.* mesh.* numerics.* launch.* run.*", "", kOfTrain},
     {"schedule.window_steps schedule.cost_change schedule.adapt schedule.adapt_gain", "", kOfTrain},
     {"checkpoint.directory checkpoint.save_interval checkpoint.save_minutes checkpoint.keep_last "

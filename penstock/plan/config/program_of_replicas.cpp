@@ -2,6 +2,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/config/resolve.h"
 
 namespace penstock::config {
 namespace {
@@ -28,7 +29,12 @@ void check_uneven_ties(ZeroStage stage) {
 
 void check_programs(mesh::Programs programs, const Config& config) {
   check_programs(programs, config.zero_optimization.stage);
-  if (programs == mesh::Programs::Alike || !config.schedule.adapt) return;
+  if (programs == mesh::Programs::Alike) return;
+  if (const std::int32_t sharers = asked_shape(config.mesh)[mesh::Axis::Tensor]; sharers > 1) {
+    throw ConfigError(str(kWhat, "mesh.tensor is ", sharers, ": its ranks have whole layers"),
+                      {"set mesh.tensor to 1"});
+  }
+  if (!config.schedule.adapt) return;
   throw ConfigError(str(kWhat, "schedule.adapt is true: no other program can take its place"),
                     {"set schedule.adapt to false"});
 }

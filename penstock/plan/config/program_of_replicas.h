@@ -18,7 +18,8 @@ void check_programs(mesh::Programs programs, ZeroStage stage);
 void check_uneven_ties(ZeroStage stage);
 
 // The same of a whole configuration, but for ties.
-// Throws: ConfigError also for schedule.adapt: no other program could take its place.
+// Throws: ConfigError also for mesh.tensor, since its ranks have whole layers, and for
+// schedule.adapt: no other program could take its place.
 void check_programs(mesh::Programs programs, const Config& config);
 
 }  // namespace penstock::config

@@ -8,6 +8,7 @@
 #include "penstock/core/text.h"
 #include "penstock/plan/config/fields.h"
 #include "penstock/plan/config/path_visitor.h"
+#include "penstock/plan/config/resolve.h"
 #include "penstock/plan/config/wording.h"
 
 namespace penstock::config {
@@ -161,6 +162,39 @@ void check_adapt(const ScheduleConfig& schedule, const Origins& origins, Problem
                "measured; take 1 or more, or leave it out");
 }
 
+void check_context(const MeshConfig& mesh, const Origins& origins, Problems& problems) {
+  const std::int32_t ranks = asked_shape(mesh)[mesh::Axis::Context];
+  if (ranks == 1) return;
+  problems.add(first_given(origins, {"mesh.context"}),
+               str("mesh.context = ", ranks,
+                   ": context parallelism is not there yet; take 1, or mesh.tensor, whose ranks "
+                   "share the tokens of a sample between layers as well"));
+}
+
+// What is there only for ranks with whole layers.
+void check_shared_layers(const Config& config, const Origins& origins, Problems& problems) {
+  const std::int32_t ranks = asked_shape(config.mesh)[mesh::Axis::Tensor];
+  if (ranks == 1) return;
+  const Origin origin = first_given(origins, {"mesh.tensor"});
+  const std::string what = str("mesh.tensor = ", ranks, ": ");
+  if (config.model.type != ModelType::HuggingFace) {
+    problems.add(origin, str(what, "ranks share no layers of model.type = ",
+                             Choice<ModelType>{kModelTypes}.write(config.model.type),
+                             "; take 1, or a \"hugging_face\" model of the kind of Llama, Mistral, "
+                             "Qwen2 or Qwen3"));
+  }
+  if (config.numerics.invariant) {
+    problems.add(origin, str(what,
+                             "numerics.invariant is true, and sums within a layer depend on how "
+                             "many ranks share it; take one of them"));
+  }
+  if (config.schedule.adapt) {
+    problems.add(origin, str(what,
+                             "schedule.adapt is true, and costs are not measured of ranks that "
+                             "share layers; take one of them"));
+  }
+}
+
 void check_zero(const Config& config, const Origins& origins, Problems& problems) {
   if (!config.numerics.invariant || config.zero_optimization.stage == ZeroStage::Off) return;
   problems.add(first_given(origins, {"zero_optimization.stage", "numerics.invariant"}),
@@ -249,6 +283,8 @@ void validate(const Config& config, const Origins& origins) {
   check_data(config.data, origins, problems);
   check_schedule(config.schedule, origins, problems);
   check_adapt(config.schedule, origins, problems);
+  check_context(config.mesh, origins, problems);
+  check_shared_layers(config, origins, problems);
   check_zero(config, origins, problems);
   check_offload(config, origins, problems);
   check_types(config, origins, problems);
