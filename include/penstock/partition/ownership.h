@@ -8,7 +8,8 @@
 // Parameters that ranks share are cut into slices.  They fill *buckets*, in their order.  A bucket
 // is flat: whole parameters of one type, one behind the other, then padding, so that it is as many
 // equal pieces as there are ranks.  Rank r holds piece r of every bucket, and updates the slices in
-// it.  The parameters of a bucket are alike: all trainable or all frozen, and all of one presence.
+// it.  The parameters of a bucket are alike: all trainable or all frozen, all of one presence, and
+// all with as many copies.
 // Units: elements of the bucket's type, unless a name says bytes.
 // Invariants: 1. Every element of a parameter in a bucket is on one rank.  2. Parameters begin,
 // and pieces begin and end, at multiples of kShardAlignment.  So a kernel takes the same elements
@@ -45,6 +46,9 @@ struct Parameter {
   // Layers share it.  It has a bucket to itself, so that its slices depend on its size alone: they
   // are the same in every stage that has a copy.
   bool is_tied = false;
+  // How many ranks that share layers have these elements.  What shares a bucket has one number, so
+  // that its slices are the same on all of them, whatever the sizes of other ranks' parts.
+  std::int64_t copies = 1;
   // Bytes of an element of the summed gradient.  0: as many as the parameter's.
   std::int64_t sum_element_bytes = 0;
 
@@ -171,8 +175,8 @@ class GrowingOwnership {
   const Ownership& ownership() const { return ownership_; }
 
  private:
-  // What shares a bucket: a type; trainable or not; one presence.
-  using Kind = std::tuple<std::string, bool, Presence>;
+  // What shares a bucket: a type; trainable or not; one presence; a number of copies.
+  using Kind = std::tuple<std::string, bool, Presence, std::int64_t>;
 
   static Kind kind_of(const Holding& holding);
   bool fits(const Bucket& bucket, const Parameter& parameter) const;

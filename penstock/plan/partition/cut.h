@@ -4,7 +4,6 @@
 // drawn, read or saved of the parameter follows from it.  ZeRO's slices are of such a part.  Knows
 // no tensors and no connections.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,45 +18,44 @@ struct Share {
   friend bool operator==(const Share&, const Share&) = default;
 };
 
+// The indices of a share's part of so many: of sizes that differ by 1 at most, the larger ones
+// first.
+Interval part_of(std::int64_t size, const Share& share);
+
 // The whole parameter, unless said.
 struct Cut {
   std::size_t dimension = 0;
   std::int64_t part = 0;
   std::int64_t of = 1;
   std::int64_t size = 0;  // Size of the whole parameter along the dimension.
+  std::int64_t unit = 1;  // Indices that stay together, as those of a head do; divides the size.
+  // Ranks in a row that have the same part, and which of them this is.
+  std::int64_t copies = 1;
+  std::int64_t copy = 0;
   friend bool operator==(const Cut&, const Cut&) = default;
 
   bool is_whole() const { return of == 1; }
 
-  // The indices of the part: of sizes that differ by 1 at most, the larger ones first.
-  Interval interval() const {
-    const std::int64_t least = size / of, larger = size % of;
-    return {.first = part * least + std::min(part, larger), .count = least + (part < larger)};
-  }
+  // The indices of the part: of units whose numbers differ by 1 at most, the larger ones first.
+  Interval interval() const;
+};
+
+// How a parameter is cut that ranks share.
+struct Along {
+  std::size_t dimension = 0;
+  std::int64_t unit = 1;
+  std::int64_t copies = 1;  // Divides the number of ranks.
 };
 
 // The cut of a parameter of that shape that gives a share its part.
-inline Cut cut_along(std::size_t dimension, const Sizes& shape, const Share& share) {
-  return {.dimension = dimension, .part = share.index, .of = share.of, .size = shape[dimension]};
-}
+// Throws: ConfigError for more ranks than units, with the numbers of ranks that may share it.
+Cut cut_along(const Along& along, const Sizes& shape, const Share& share);
 
 // The shape of the whole parameter, or of the part, from that of the other.
-inline Sizes shape_of_whole(Sizes part, const Cut& cut) {
-  if (!cut.is_whole()) part[cut.dimension] = cut.size;
-  return part;
-}
-inline Sizes shape_of_part(Sizes whole, const Cut& cut) {
-  if (!cut.is_whole()) whole[cut.dimension] = cut.interval().count;
-  return whole;
-}
+Sizes shape_of_whole(Sizes part, const Cut& cut);
+Sizes shape_of_part(Sizes whole, const Cut& cut);
 
 // The part as a box of the whole, whose shape is given.
-inline Box box_of(const Cut& cut, const Sizes& whole) {
-  if (cut.is_whole()) return {};
-  Box box;
-  for (const std::int64_t size : whole) box.push_back({.count = size});
-  box[cut.dimension] = cut.interval();
-  return box;
-}
+Box box_of(const Cut& cut, const Sizes& whole);
 
 }  // namespace penstock::partition

@@ -69,7 +69,7 @@ Presence GrowingOwnership::presence_of(const Parameter& parameter, MayLeave may_
 }
 
 GrowingOwnership::Kind GrowingOwnership::kind_of(const Holding& holding) {
-  return {holding.type, holding.is_trainable, holding.presence};
+  return {holding.type, holding.is_trainable, holding.presence, holding.copies};
 }
 
 bool GrowingOwnership::fits(const Bucket& bucket, const Parameter& parameter) const {

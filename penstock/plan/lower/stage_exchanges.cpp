@@ -1,0 +1,128 @@
+#include "penstock/plan/lower/stage_exchanges.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "penstock/core/text.h"
+
+namespace penstock::lower {
+namespace {
+
+using exchange::Exchange;
+using exchange::State;
+
+// The exchanges behind a piece, and what they are behind.
+struct Place {
+  const std::vector<Exchange>* exchanges;
+  std::string behind;
+};
+
+bool sends(std::optional<exchange::Action> action) { return action && exchange::sends(*action); }
+
+std::optional<exchange::Action> forward_of(const Exchange& each) {
+  return exchange::action_of(each.before, each.after);
+}
+
+// A segment, or a loss: parts of layers with exchanges between them.
+class Pass {
+ public:
+  // The next layer's pieces; none: it is whole.
+  void add(const exchange::Pieces& pieces, const std::string& of) {
+    ends_in_exchange_ = false;
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      ends_in_exchange_ = !pieces[p].behind.empty();
+      if (ends_in_exchange_) places_.push_back({&pieces[p].behind, str("piece ", p, " of ", of)});
+    }
+  }
+
+  // Appends what a forward exchanges.  `knows_sizes`: whether an exchange before has shown how many
+  // tokens the samples have.
+  void forward(PassExchanges& names, bool& knows_sizes) const {
+    add_forward(places_.size(), names, knows_sizes);
+  }
+  // Appends what is exchanged again where it is computed again: what is behind all has run.
+  void again(PassExchanges& names) const {
+    bool knows_sizes = true;
+    add_forward(places_.size() - (ends_in_exchange_ ? 1 : 0), names, knows_sizes);
+  }
+  // Appends what a backward exchanges.  `gathers_again`: whether what a part was given was let go.
+  void backward(PassExchanges& names, bool gathers_again) const {
+    if (!ends_in_exchange_ && gathers_again) add_gathers(places_.size(), names);
+    for (std::size_t i = places_.size(); i-- > 0;) {
+      if (gathers_again) add_gathers(i, names);
+      const std::vector<Exchange>& all = *places_[i].exchanges;
+      for (auto each = all.rbegin(); each != all.rend(); ++each) {
+        const auto action = exchange::gradient_action_of(each->before, each->after);
+        if (sends(action)) names.push_back(exchange::gradient_name_of(*action, places_[i].behind));
+      }
+    }
+  }
+
+ private:
+  void add_forward(std::size_t end, PassExchanges& names, bool& knows_sizes) const {
+    for (std::size_t i = 0; i < end; ++i) {
+      for (const Exchange& each : *places_[i].exchanges) {
+        add_sizes(each, places_[i], names, knows_sizes);
+        const std::optional<exchange::Action> action = forward_of(each);
+        if (sends(action)) names.push_back(exchange::name_of(*action, places_[i].behind));
+      }
+    }
+  }
+
+  // Appends what was gathered ahead of a part, the one behind place `part` - 1.
+  void add_gathers(std::size_t part, PassExchanges& names) const {
+    if (part == 0) return;
+    const Place& ahead = places_[part - 1];
+    for (const Exchange& each : *ahead.exchanges) {
+      if (forward_of(each) != exchange::Action::AllGather) continue;
+      names.push_back(exchange::name_of(exchange::Action::AllGather, ahead.behind));
+    }
+  }
+
+  static void add_sizes(const Exchange& each, const Place& place, PassExchanges& names,
+                        bool& knows_sizes) {
+    const bool shows = each.after.state == State::Cut && each.after.whole == 0;
+    const bool asks = each.before.state == State::Cut && each.before.whole == 0;
+    if (asks && !knows_sizes) names.push_back(exchange::sizes_name_of(place.behind));
+    knows_sizes |= shows || asks;
+  }
+
+  std::vector<Place> places_;
+  bool ends_in_exchange_ = false;
+};
+
+}  // namespace
+
+StageExchanges exchanges_of(const partition::ModelMeta& model,
+                            const std::vector<partition::SegmentRange>& ranges,
+                            const exchange::Pieces& loss) {
+  StageExchanges all;
+  std::vector<PassExchanges> backwards;
+  bool knows_sizes = false;
+  const auto add_pass = [&](const Pass& pass, bool is_recomputed) {
+    pass.forward(all.forward, knows_sizes);
+    PassExchanges backward;
+    if (is_recomputed) pass.again(backward);
+    pass.backward(backward, /*gathers_again=*/!is_recomputed);
+    backwards.push_back(std::move(backward));
+  };
+  for (const partition::SegmentRange& range : ranges) {
+    Pass pass;
+    for (std::int64_t i = range.first; i < range.end; ++i) {
+      const partition::LayerMeta& layer = model[static_cast<std::size_t>(i)];
+      pass.add(layer.pieces, str("layer ", in_quotes(layer.name)));
+    }
+    add_pass(pass, range.is_recomputed);
+  }
+  Pass of_loss;
+  of_loss.add(loss, "the loss");
+  add_pass(of_loss, /*is_recomputed=*/false);
+  for (auto each = backwards.rbegin(); each != backwards.rend(); ++each) {
+    std::ranges::move(*each, std::back_inserter(all.backward));
+  }
+  return all;
+}
+
+}  // namespace penstock::lower

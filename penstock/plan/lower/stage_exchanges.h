@@ -1,0 +1,31 @@
+// The exchanges that ranks which share a stage's layers come to in a pass over it, in their order.
+//
+// They follow from the layers' pieces and from what is computed again.  The proof of a whole mesh
+// goes by them (exchange_proof.h), and so does who looks at them before a run.  The stage runs
+// these and no others: tests/train/planned_exchanges_test.cpp.  Knows no schedule and no ranks.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "penstock/plan/partition/layer_meta.h"
+#include "penstock/plan/partition/segment_ranges.h"
+
+namespace penstock::lower {
+
+// Exchanges by their names: "the all-gather behind piece 0 of layer "fc"".
+using PassExchanges = std::vector<std::string>;
+
+struct StageExchanges {
+  PassExchanges forward;
+  // Exchanges of a B, or of an I: a W has none.  Those of gradients that no layer before wants are
+  // left out in a run, on all ranks alike.
+  PassExchanges backward;
+};
+
+// Layers [range.first, range.end) of each of the stage's ranges, and behind them a loss in pieces,
+// if there is one.
+StageExchanges exchanges_of(const partition::ModelMeta& model,
+                            const std::vector<partition::SegmentRange>& ranges,
+                            const exchange::Pieces& loss = {});
+
+}  // namespace penstock::lower
