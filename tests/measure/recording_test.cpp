@@ -50,6 +50,26 @@ TEST(Recording, TextHoldsWhatRan) {
   EXPECT_EQ(to_text(recording), kSmall);
 }
 
+TEST(Recording, RanksThatShareLayersHaveAColumn) {
+  std::string text = with("pipe 0 data 0", "pipe 0 data 0 tensor 0");
+  text.replace(text.find("pipe 1 data 0"), 13, "pipe 0 data 0 tensor 1");
+  const Recording recording = parse_recording(text, "t.csv");
+  EXPECT_EQ(shape_of(recording), mesh::Shape{}.with(mesh::Axis::Tensor, 2));
+  EXPECT_EQ(to_text(recording), text);
+}
+
+TEST(Recording, ExchangesHaveAColumnIfThereAreAny) {
+  Recording recording = parse_recording(kSmall, "t.csv");
+  recording.events[0].exchanged_ns = recording.events[0].end_ns - recording.events[0].start_ns;
+  const std::string text = to_text(recording);
+  EXPECT_NE(text.find("end_ns,bytes,exchanged_ns\n"), std::string::npos) << text;
+  EXPECT_EQ(parse_recording(text, "t.csv"), recording);
+  recording.events[0].exchanged_ns += 1;
+  const std::string too_long = to_text(recording);
+  const std::string message = message_of([&] { parse_recording(too_long, "t.csv"); });
+  EXPECT_NE(message.find("expected a time within the event"), std::string::npos) << message;
+}
+
 TEST(Recording, EveryScheduleComesBackFromItsText) {
   for (const std::string& name : std::vector<std::string>{"1f1b", "zbv", "dualpipev"}) {
     const auto order = schedule::make_schedule(

@@ -64,6 +64,16 @@ int run_ls(const CheckpointCommand& command) {
   return static_cast<int>(all_good ? ExitCode::Ok : ExitCode::Checkpoint);
 }
 
+// The boxes that ranks which share a layer have of a tensor, each once; "" of one that all have.
+std::string boxes_of(const checkpoint::Tensor& tensor) {
+  std::vector<std::string> boxes;
+  for (const checkpoint::Piece& piece : tensor.pieces) {
+    const std::string box = penstock::to_string(piece.box);
+    if (!box.empty() && (boxes.empty() || boxes.back() != box)) boxes.push_back(box);
+  }
+  return join(boxes, " ");
+}
+
 int run_show(const CheckpointCommand& command) {
   const SavedCheckpoint saved(newest_at(command.path));
   const Manifest& manifest = saved.manifest();
@@ -80,10 +90,15 @@ int run_show(const CheckpointCommand& command) {
     const bool is_long = value.size() > kShown;  // Values of Python's engines are long.
     text += str(key, ": ", is_long ? str(value.size(), " characters") : value, "\n");
   }
+  const bool has_boxes = std::ranges::any_of(
+      manifest.tensors, [](const checkpoint::Tensor& each) { return !boxes_of(each).empty(); });
   std::vector<TextRow> rows = {{"tensor", "type", "pieces", "state"}};
+  if (has_boxes) rows.front().insert(rows.front().end() - 1, "boxes");
   for (const checkpoint::Tensor& each : manifest.tensors) {
     if (each.state == checkpoint::kValue) continue;
-    rows.push_back({each.name, type_and_shape(each), str(each.pieces.size()), each.state});
+    TextRow& row = rows.emplace_back(
+        TextRow{each.name, type_and_shape(each), str(each.pieces.size()), each.state});
+    if (has_boxes) row.insert(row.end() - 1, boxes_of(each));
   }
   write_output(text + "\n" + text_table(rows), "");
   return static_cast<int>(ExitCode::Ok);

@@ -37,6 +37,13 @@ Table worst_table(std::string what, std::string note, std::vector<Drift> drifts,
   return table;
 }
 
+bool any_exchanges(const measure::MeasuredStep& measured) {
+  return std::ranges::any_of(measured.computations, [](const auto& of_rank) {
+    return std::ranges::any_of(
+        of_rank, [](const measure::Computation& computation) { return computation.exchanged > 0; });
+  });
+}
+
 // Saves are worded by their row.
 std::string event_text(const measure::RunEvent& event) {
   using enum measure::RunEventKind;
@@ -114,17 +121,24 @@ Table ranks_table(const measure::MeasuredStep& measured, const simulate::Simulat
   Table table{.title = "Ranks, in ms",
               .note = "Busy: held by computations. Waits: for inputs from other ranks.",
               .columns = {"", "busy", "simulated", "waits", "simulated", "activations at once"}};
+  const bool has_exchanges = any_exchanges(measured);
+  if (has_exchanges) {
+    table.note += " Exchanges: of busy, with the ranks that share its layers.";
+    table.columns.push_back("exchanges");
+  }
   for (std::size_t rank = 0; rank < measured.computations.size(); ++rank) {
-    double busy = 0.0, waits = 0.0, simulated_waits = 0.0;
+    double busy = 0.0, waits = 0.0, exchanged = 0.0, simulated_waits = 0.0;
     for (const measure::Computation& computation : measured.computations[rank]) {
       busy += computation.hold;
       waits += computation.wait;
+      exchanged += computation.exchanged;
     }
     for (const simulate::Wait& wait : simulated.waits) {
       if (wait.rank == Rank(rank)) simulated_waits += wait.time;
     }
     table.rows.push_back({str("rank ", rank), text(busy), text(simulated.busy[rank]), text(waits),
                           text(simulated_waits), str(simulated.peak_activations[rank])});
+    if (has_exchanges) table.rows.back().push_back(text(exchanged));
   }
   return table;
 }

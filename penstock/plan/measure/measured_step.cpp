@@ -36,14 +36,15 @@ std::int32_t replica_of(const Place& place, const mesh::Shape& shape) {
   return place.at.number(shape, mesh::axes_of(Role::OtherSamples));
 }
 
-// The global rank at each place of the replica's pipe.
+// The global rank at each place of the replica's pipe; the first of those that share its layers.
 std::vector<Rank> pipe_of(const Recording& recording, std::int32_t replica) {
   const mesh::Shape shape = shape_of(recording);
   const std::vector<mesh::Axis> of_pipe = mesh::axes_of(Role::Pipe);
+  const std::vector<mesh::Axis> of_layer = mesh::axes_of(Role::SameLayers);
   std::vector<Rank> ranks(static_cast<std::size_t>(shape.size(Role::Pipe)));
   for (std::size_t rank = 0; rank < recording.ranks.size(); ++rank) {
     const Place& place = recording.ranks[rank];
-    if (replica_of(place, shape) != replica) continue;
+    if (replica_of(place, shape) != replica || place.at.number(shape, of_layer) != 0) continue;
     ranks[static_cast<std::size_t>(place.at.number(shape, of_pipe))] = Rank(rank);
   }
   return ranks;
@@ -191,6 +192,7 @@ std::vector<Computation> computations_of(Events events, std::int64_t origin_ns) 
                             .wait = to_ms(event.ready_ns - event.start_ns),
                             .start = to_ms(event.ready_ns - origin_ns),
                             .own = to_ms(own),
+                            .exchanged = to_ms(event.exchanged_ns),
                             .hold = to_ms(own + time_behind(events, i))});
   }
   return computations;

@@ -22,7 +22,9 @@ struct Computation {
   double wait = 0.0;   // Wait for its input, before `start`.
   double start = 0.0;  // Its input is there.
   double own = 0.0;    // Time of the computation itself.
-  double hold = 0.0;   // Time for which it holds its rank: at least `own`.
+  // Time of that in exchanges with the ranks that share its layers.
+  double exchanged = 0.0;
+  double hold = 0.0;  // Time for which it holds its rank: at least `own`.
   double end() const { return start + hold; }
 };
 

@@ -14,9 +14,11 @@ namespace {
 constexpr std::string_view kTitle = "# penstock timeline ";
 constexpr std::string_view kVersion = "1";
 constexpr std::string_view kColumns = "step,rank,action,start_ns,ready_ns,end_ns,bytes";
+constexpr std::string_view kExchangeColumn = ",exchanged_ns";
 constexpr std::string_view kAwait = "await ";
 constexpr std::string_view kFinish = "finish";
 constexpr std::size_t kFields = 7;
+constexpr std::size_t kFieldsMax = kFields + 1;
 constexpr std::size_t kRanksMax = std::size_t{1} << 20;
 
 void append(std::string& text, std::int64_t number) {
@@ -24,7 +26,12 @@ void append(std::string& text, std::int64_t number) {
   text.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
-void append_row(std::string& text, const Event& event) {
+bool has_exchanges(const Recording& recording) {
+  return std::ranges::any_of(recording.events,
+                             [](const Event& event) { return event.exchanged_ns > 0; });
+}
+
+void append_row(std::string& text, const Event& event, bool with_exchanges) {
   append(text, event.step);
   text += ',';
   append(text, event.rank.value);
@@ -33,6 +40,10 @@ void append_row(std::string& text, const Event& event) {
   for (const std::int64_t number : {event.start_ns, event.ready_ns, event.end_ns, event.bytes}) {
     text += ',';
     append(text, number);
+  }
+  if (with_exchanges) {
+    text += ',';
+    append(text, event.exchanged_ns);
   }
   text += '\n';
 }
@@ -109,7 +120,9 @@ class Reader {
     const std::int64_t ranks = integer(expect("# ranks "), 1, kRanksMax, "the number of ranks");
     for (std::int64_t rank = 0; rank < ranks; ++rank) read_place(rank, ranks);
     check_grid();
-    if (!expect(kColumns).empty()) fail(str("expected ", in_quotes(kColumns)));
+    const std::string_view more = expect(kColumns);
+    if (more == kExchangeColumn) fields_ = kFieldsMax;
+    if (!more.empty() && more != kExchangeColumn) fail(str("expected ", in_quotes(kColumns)));
   }
 
   // The ranks fill the shape, each place once.
@@ -160,14 +173,15 @@ class Reader {
     return *value;
   }
 
-  std::array<std::string_view, kFields> fields() const {
-    std::array<std::string_view, kFields> fields;
+  std::array<std::string_view, kFieldsMax> fields() const {
+    std::array<std::string_view, kFieldsMax> fields;
     std::string_view rest = line_;
-    for (std::size_t i = 0; i < kFields; ++i) {
+    for (std::size_t i = 0; i < fields_; ++i) {
       const std::size_t end = rest.find(',');
-      const bool is_last = i + 1 == kFields;
+      const bool is_last = i + 1 == fields_;
       if (is_last != (end == std::string_view::npos)) {
-        fail(str("expected ", kFields, " values (", kColumns, "), found ", in_quotes(line_)));
+        fail(str("expected ", fields_, " values (", kColumns,
+                 fields_ == kFieldsMax ? kExchangeColumn : "", "), found ", in_quotes(line_)));
       }
       fields[i] = rest.substr(0, end);
       if (!is_last) rest.remove_prefix(end + 1);
@@ -207,6 +221,10 @@ class Reader {
     event.ready_ns = integer(field[4], event.start_ns, kMost, "a time not before the start");
     event.end_ns = integer(field[5], event.ready_ns, kMost, "a time not before the one ahead");
     event.bytes = integer(field[6], 0, kMost, "bytes");
+    if (fields_ == kFieldsMax) {
+      event.exchanged_ns =
+          integer(field[7], 0, event.end_ns - event.start_ns, "a time within the event");
+    }
     if (!recording_.events.empty()) check_order(recording_.events.back(), event);
     recording_.events.push_back(event);
   }
@@ -241,6 +259,7 @@ class Reader {
   std::string_view line_;
   bool whole_ = false;  // `line_` ended in a newline.
   std::size_t number_ = 0;
+  std::size_t fields_ = kFields;
   Recording recording_;
 };
 
@@ -270,9 +289,9 @@ std::string to_text(const Recording& recording) {
     const Place& place = recording.ranks[rank];
     text += str("# rank ", rank, " ", axes_text(place.at, shape), " clock ", place.clock, "\n");
   }
-  text += kColumns;
-  text += '\n';
-  for (const Event& event : recording.events) append_row(text, event);
+  const bool with_exchanges = has_exchanges(recording);
+  text += str(kColumns, with_exchanges ? kExchangeColumn : "", "\n");
+  for (const Event& event : recording.events) append_row(text, event, with_exchanges);
   return text + str("# ", recording.events.size(), " events\n");
 }
 

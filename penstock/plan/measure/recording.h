@@ -35,6 +35,8 @@ struct Event {
   std::int64_t ready_ns = 0;
   std::int64_t end_ns = 0;
   std::int64_t bytes = 0;  // Size of a SEND's message.
+  // Time of the action in exchanges with the ranks that share its stage's layers.
+  std::int64_t exchanged_ns = 0;
   friend bool operator==(const Event&, const Event&) = default;
 };
 
@@ -58,8 +60,9 @@ inline constexpr std::size_t kRecordingBytesMax = std::size_t{1} << 31;
 // The name of an event in the file: "1F3", "await 0SEND_F1", "finish".
 std::string name_of(const Event& event);
 
-// Lines of CSV below a head of comments; the last line counts the events, so that a file that was
-// cut short is known by it.  Law: parse_recording(to_text(r), ...) == r.
+// Lines of CSV below a head of comments, with a column of exchanges if there are any; the last line
+// counts the events, so that a file that was cut short is known by it.  Law:
+// parse_recording(to_text(r), ...) == r.
 std::string to_text(const Recording& recording);
 
 // Throws: ParseError with `name`, the line, and what was expected there.
