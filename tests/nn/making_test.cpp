@@ -24,7 +24,7 @@ using testing_support::same_bits;
 class Rows : public CutModule {
  public:
   explicit Rows(const Making& making)
-      : weight_(register_part("weight", making, {7, 6}, /*dimension=*/0)) {}
+      : weight_(register_part("weight", making, {7, 6}, {.dimension = 0})) {}
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight_); }
 
  private:
@@ -37,7 +37,7 @@ class Cutted : public Layer {
  public:
   explicit Cutted(const Making& making)
       : rows_(register_module("rows", std::make_shared<Rows>(making))),
-        columns_(register_part("columns", making, {5, 9}, /*dimension=*/1)),
+        columns_(register_part("columns", making, {5, 9}, {.dimension = 1})),
         bias_(register_parameter("bias", making.parameter({4}))) {}
   at::Tensor forward(const at::Tensor& x) override { return rows_->forward(x); }
 
@@ -130,7 +130,7 @@ TEST(Making, TiedParametersAreCutAlike) {
     return TiedLayerSpec("w", layer(name, [dimension](const Making& making) {
                            struct Square : Layer {
                              Square(const Making& with, std::size_t cut) {
-                               register_part("weight", with, {6, 6}, cut);
+                               register_part("weight", with, {6, 6}, {.dimension = cut});
                              }
                            };
                            return std::make_shared<Square>(making, dimension);

@@ -26,8 +26,8 @@ using train::StatePiece;
 class Cut : public nn::Layer {
  public:
   explicit Cut(const nn::Making& making) {
-    register_part("rows", making, {13, 8}, /*dimension=*/0);
-    register_part("columns", making, {12, 17}, /*dimension=*/1);
+    register_part("rows", making, {13, 8}, {.dimension = 0});
+    register_part("columns", making, {12, 17}, {.dimension = 1});
     register_parameter("bias", making.parameter({3}));
     const torch::NoGradGuard no_grad;
     const nn::FillParameter fill = nn::normal_parameters(1.0);

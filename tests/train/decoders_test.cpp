@@ -6,6 +6,7 @@
 
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/token_loss.h"
+#include "tests/train/token_batches.h"
 #include "tests/train/trained.h"
 
 namespace penstock::train {
@@ -14,12 +15,7 @@ namespace {
 constexpr std::int64_t kVocabulary = 40;
 
 Batch2 with_masked_targets(std::int64_t samples, std::int64_t length) {
-  const at::Tensor text = at::randint(kVocabulary, {samples, length + 1}, at::kLong);
-  const at::Tensor targets = text.slice(1, 1).contiguous();
-  for (std::int64_t i = 0; i < samples; ++i) {  // Not as many in each microbatch.
-    targets[i].slice(0, 0, i % length).fill_(kIgnoredTarget);
-  }
-  return {text.slice(1, 0, -1).contiguous(), targets};
+  return train::with_masked_targets(samples, length, kVocabulary);
 }
 
 nn::DecoderOptions options_of_form(const std::string& form) {

@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,6 +39,11 @@ class Layer : public CutModule {
   virtual at::Tensor forward(const at::Tensor& input);
   // Runs any layer; by default forward() of the only tensor.
   virtual Values forward_values(const Values& inputs);
+
+  // Runs a piece (LayerMeta::pieces) of a layer whose weights ranks share, on what this rank has of
+  // the piece's values, and returns what it has of those that the piece gives.
+  // Throws: Error for a layer without pieces.
+  virtual Values forward_piece(std::size_t piece, const Values& values);
 
   // The module that computes, where that is another one: its train() and eval() are what counts.
   virtual torch::nn::Module& computing() { return *this; }

@@ -70,7 +70,7 @@ class SavedModel {
 
   // Tensors of this rank's stages.
   // REQUIRES: its parameters are whole.
-  weights::NamedTensors state() const;
+  weights::NamedTensors state();
   at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const;
   std::string wait_for(std::int32_t place);
 

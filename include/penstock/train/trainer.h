@@ -11,6 +11,7 @@
 // Shapes: inputs and targets of a batch are [samples, ...]; they may change from step to step.  A
 // program of several replicas takes the whole step's batch, the same on each rank with the first
 // stage, or the last.
+// Ranks that share layers (mesh axis "tensor") are given the same batches.
 // Weights: the next step begins with what the program sets in parameters() between steps, on all
 // ranks alike.  That holds in every precision and under every stage of ZeRO.  Parameters that come
 // and go (ZeroStage::Parameters) are set while they are whole (RankModel::whole_parameters()).
@@ -151,7 +152,7 @@ class TrainedModel {
  protected:
   // Takes what Trainer's constructor takes.
   TrainedModel(const TrainerOptions& options, std::vector<nn::LayerSpec> layers,
-               comm::Communicator& communicator);
+               const nn::Loss& loss, comm::Communicator& communicator);
   ~TrainedModel();
   TrainedModel(TrainedModel&& other) noexcept;
 
@@ -252,6 +253,7 @@ class Trainer : public TrainedModel {
     }
   }
   void undo_step();
+  void compare_batch(const Microbatches& batch, std::int64_t step);
   std::vector<double> run(const std::vector<Microbatches>& batches,
                           const std::vector<double>& weights, std::int64_t step);
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,

@@ -312,9 +312,11 @@ StepResult Executor::run(const StepInputs& inputs) {
       if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
       if (recording_) {
         Event event = begin_event(index);
+        const std::int64_t before = progress.exchanged_ns.load(std::memory_order_relaxed);
         impl_->execute(instruction, inputs, &event);
         say_ran(progress, instruction);
         event.end_ns = now_ns();
+        event.exchanged_ns = progress.exchanged_ns.load(std::memory_order_relaxed) - before;
         events_.push_back(event);
       } else {
         impl_->execute(instruction, inputs, nullptr);

@@ -58,7 +58,8 @@ struct Event {
   std::int64_t start_ns = 0;
   std::int64_t ready_ns = 0;  // Time at which what it waited for had come; start_ns if nothing.
   std::int64_t end_ns = 0;
-  std::int64_t bytes = 0;  // Bytes of a Send's message.
+  std::int64_t bytes = 0;         // Bytes of a Send's message.
+  std::int64_t exchanged_ns = 0;  // Time in exchanges with the ranks that share its layers.
 };
 
 // An action that something stands in for, and what the executor does at it.

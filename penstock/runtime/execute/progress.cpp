@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/core/text.h"
 #include "penstock/lower/plan.h"
 #include "penstock/schedule/action.h"
 
@@ -58,7 +59,12 @@ Position Progress::position() const {
   if (running != nullptr && index >= 0 && index < std::ssize(running->instructions)) {
     const auto& at_work = running->instructions[static_cast<std::size_t>(index)];
     at.action = schedule::to_string(at_work.action);
-    at.peer = at_work.peer;
+    const char* const under_way = exchange.load(std::memory_order_relaxed);
+    if (under_way == nullptr) {
+      at.peer = at_work.peer;
+    } else {
+      at.action += str(": ", under_way);  // All that share the layer are waited for.
+    }
   }
   return at;
 }

@@ -6,6 +6,7 @@
 // Thread safety: one writer, any readers; the fields need not agree with each other to the instant.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -26,8 +27,10 @@ namespace penstock::execute {
 struct Position {
   std::int64_t counter = 0;
   std::int64_t step = 0;
-  std::string action;        // Text of the instruction's action; empty: between plans.
-  std::optional<Rank> peer;  // The instruction's.
+  // Text of the instruction's action, and of its exchange, if one is under way; empty: between
+  // plans.
+  std::string action;
+  std::optional<Rank> peer;  // The instruction's; absent in an exchange, which has a group.
   const char* phase = "";
   const char* doing = nullptr;
   bool waiting = false;
@@ -48,8 +51,11 @@ struct Progress {
   std::atomic<std::int32_t> instruction{-1};   // Index into `plan`; -1: between plans.
   std::atomic<const char*> phase{"starting"};  // "training", "saving"; a string literal.
   std::atomic<const char*> doing{nullptr};  // Work between plans, in that phase; a string literal.
-  std::atomic<bool> waiting{false};         // Waits for a peer or a group, inside either.
-  std::atomic<bool> uses_files{false};      // A call may block for as long as a disk does.
+  // The exchange of a layer that is under way; a string that never ends.
+  std::atomic<const char*> exchange{nullptr};
+  std::atomic<std::int64_t> exchanged_ns{0};  // Nanoseconds in exchanges so far.
+  std::atomic<bool> waiting{false};           // Waits for a peer or a group, inside either.
+  std::atomic<bool> uses_files{false};        // A call may block for as long as a disk does.
   std::atomic<const lower::Plan*> plan{nullptr};
   // Called by the writer with each place that it comes to, a phase, a mark or an action's text, for
   // failures that are injected there; what it throws is the place's error.  Empty: nothing is.
@@ -122,6 +128,31 @@ class Leaving {
  private:
   const Progress& progress_;
   int exceptions_ = std::uncaught_exceptions();
+};
+
+// Marks an exchange between the ranks that share layers, and counts it as progress when it is over.
+// REQUIRES: `name` never ends.
+class ExchangeMark {
+ public:
+  ExchangeMark(Progress& progress, const char* name)
+      : progress_(progress), name_(progress.exchange, name), waiting_(progress) {
+    progress_.arrive(name);
+    begin_ = std::chrono::steady_clock::now();
+  }
+  ~ExchangeMark() {
+    const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begin_;
+    progress_.exchanged_ns.fetch_add(time.count(), std::memory_order_relaxed);
+    progress_.advance();
+  }
+  ExchangeMark(const ExchangeMark&) = delete;
+  ExchangeMark& operator=(const ExchangeMark&) = delete;
+
+ private:
+  Progress& progress_;
+  Holding<const char*> name_;
+  Waiting waiting_;
+  Leaving leaving_{progress_};
+  std::chrono::steady_clock::time_point begin_;
 };
 
 // What follows may block for as long as a disk does.

@@ -14,6 +14,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/decoder_modules.h"
+#include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {
 namespace {
@@ -30,15 +31,16 @@ at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) 
 class DecoderEmbedding : public DecoderLayer {
  public:
   DecoderEmbedding(const DecoderOptions& options, const Making& making)
-      : document_end_(options.document_end) {
-    tokens_ = making.parameter({options.vocabulary, options.hidden});
+      : document_end_(options.document_end), vocabulary_(options.vocabulary) {
+    const std::vector<std::int64_t> sizes = {options.vocabulary, options.hidden};
     if (is_gpt2(options)) {
-      tokens_ = add("wte", std::move(tokens_));
+      tokens_ = add("wte", making.parameter(sizes));
       if (!options.rotary) {
         positions_ = add("wpe", making.parameter({options.positions, options.hidden}));
       }
     } else {
-      tokens_ = register_parameter("weight", std::move(tokens_));
+      tokens_ = register_part("weight", making, sizes, {.dimension = 0});
+      here_ = cut_of(cuts(), "weight");
     }
   }
 
@@ -48,6 +50,13 @@ class DecoderEmbedding : public DecoderLayer {
     if (!document_end_) return forward(tokens);
     const at::Tensor starts = document_starts(tokens, *document_end_);
     return {embedded(tokens, -starts), starts};
+  }
+  // The summands of the tokens whose rows are here.
+  Values forward_piece(std::size_t /*piece*/, const Values& values) override {
+    const at::Tensor& tokens = the_only(values, "a decoder");
+    Values given = embedding_of_part(tokens_, here_, vocabulary_, tokens);
+    if (document_end_) given.push_back(document_starts(tokens, *document_end_));
+    return given;
   }
   at::Tensor continue_behind(std::int64_t past, KeyValueCache& /*cache*/,
                              const at::Tensor& tokens) override {
@@ -70,6 +79,8 @@ class DecoderEmbedding : public DecoderLayer {
   }
 
   std::optional<std::int64_t> document_end_;
+  std::int64_t vocabulary_;
+  partition::Cut here_;
   at::Tensor tokens_;
   at::Tensor positions_;
 };
@@ -90,22 +101,65 @@ class DecoderBlock : public DecoderLayer {
   }
 
   at::Tensor forward(const at::Tensor& x) override {
-    return behind(x, attention_->forward(x, *attention_norm_));
+    return behind(x,
+                  in_piece(kAttention, [&] { return attention_->forward(x, *attention_norm_); }));
   }
   Values forward_values(const Values& inputs) override {
     if (inputs.size() != 2) return Layer::forward_values(inputs);
     const at::Tensor &x = inputs[0], &starts = inputs[1];
-    return {behind(x, attention_->forward_within(x, *attention_norm_, starts)), starts};
+    const auto attention = [&] { return attention_->forward_within(x, *attention_norm_, starts); };
+    return {behind(x, in_piece(kAttention, attention)), starts};
   }
   at::Tensor continue_behind(std::int64_t /*past*/, KeyValueCache& cache,
                              const at::Tensor& x) override {
     return behind(x, attention_->forward(x, *attention_norm_, &cache));
   }
 
+  // Values are x, what is made of it, and where documents begin, if anything says so.  Sums of
+  // summands are added to x: so x and what is normed of it are of some of the tokens, what the
+  // summands are made of is of all.
+  Values forward_piece(std::size_t piece, const Values& values) override {
+    const at::Tensor& x = values[0];
+    const bool has_made = piece > kNormForAttention;
+    const std::size_t of_starts = has_made ? 2 : 1;
+    const std::optional<at::Tensor> starts =
+        values.size() > of_starts ? std::optional(values[of_starts]) : std::nullopt;
+    Values given = made(piece, x, has_made ? values[1] : x, starts);
+    if (starts) given.push_back(*starts);
+    return given;
+  }
+
+  enum : std::size_t { kNormForAttention, kAttention, kNormForMlp, kMlp, kSum };
+
  private:
+  Values made(std::size_t piece, const at::Tensor& x, const at::Tensor& of,
+              const std::optional<at::Tensor>& starts) {
+    switch (piece) {
+      case kNormForAttention:
+        return {x, attention_norm_->forward(x)};
+      case kAttention:
+        return {x, attention_->summand(of, starts)};
+      case kNormForMlp: {
+        const at::Tensor attended = x + attention_->behind_sum(of);
+        return {attended, mlp_norm_->forward(attended)};
+      }
+      case kMlp:
+        return {x, mlp_->summand(of)};
+      default:
+        return {x + mlp_->behind_sum(of)};
+    }
+  }
+
   at::Tensor behind(const at::Tensor& x, const at::Tensor& attention) const {
     const at::Tensor attended = x + attention;
-    return attended + mlp_->forward(attended, *mlp_norm_);
+    return attended + in_piece(kMlp, [&] { return mlp_->forward(attended, *mlp_norm_); });
+  }
+
+  // Adapters drop the same inputs as where ranks share the block.
+  template <class Forward>
+  static at::Tensor in_piece(std::int64_t piece, const Forward& forward) {
+    const PieceScope draws(piece);
+    return forward();
   }
 
   NormPointer attention_norm_;
@@ -123,6 +177,9 @@ class DecoderNorm : public DecoderLayer {
   at::Tensor forward(const at::Tensor& x) override { return norm_->forward(x); }
   // Drops the documents: nothing behind this layer asks for them.
   Values forward_values(const Values& inputs) override { return forward(inputs.front()); }
+  Values forward_piece(std::size_t /*piece*/, const Values& values) override {
+    return forward(values.front());
+  }
 
  private:
   std::shared_ptr<NormModule> norm_;
@@ -131,9 +188,13 @@ class DecoderNorm : public DecoderLayer {
 class DecoderHead : public DecoderLayer {
  public:
   DecoderHead(const DecoderOptions& options, const Making& making)
-      : weight_(
-            register_parameter("weight", making.parameter({options.vocabulary, options.hidden}))) {}
+      : weight_(register_part("weight", making, {options.vocabulary, options.hidden},
+                              {.dimension = 0})) {}
   at::Tensor forward(const at::Tensor& x) override { return at::linear(x, weight_); }
+  // The first is there for what comes behind it.
+  Values forward_piece(std::size_t piece, const Values& values) override {
+    return piece == 0 ? values : forward_values(values);
+  }
 
  private:
   at::Tensor weight_;
@@ -144,28 +205,88 @@ struct Part {
   std::string name;
   std::string type;
   std::function<std::shared_ptr<Layer>(const DecoderOptions&, const Making&)> make;
+  exchange::Pieces pieces = {};  // Pieces without their parameters.
 };
 
-template <class LayerType>
-std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& making) {
-  return std::make_shared<LayerType>(options, making);
+// Ranks that share a layer of GPT-2's form have all of its weights.
+template <class LayerType, class... Args>
+std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& making,
+                                  const Args&... args) {
+  return std::make_shared<LayerType>(options, is_gpt2(options) ? making.whole() : making, args...);
+}
+
+// What ranks that share layers have between these: some tokens each.  All know the documents.
+constexpr exchange::Held kTokens = exchange::cut(/*dimension=*/1);
+
+// These values, and with documents where they begin.
+exchange::HeldValues held(const DecoderOptions& options, exchange::HeldValues values) {
+  if (options.document_end) values.push_back(exchange::kInvariant);
+  return values;
+}
+
+exchange::Exchange gathers(std::size_t value) {
+  return {.value = value, .before = kTokens, .after = exchange::kReplicated};
+}
+exchange::Exchange sums(std::size_t value) {
+  return {.value = value, .before = exchange::kPartial, .after = kTokens};
+}
+
+exchange::Pieces pieces_of_embedding(const DecoderOptions& options) {
+  return {{.takes = {exchange::kInvariant},
+           .gives = held(options, {exchange::kPartial}),
+           .behind = {sums(0)}}};
+}
+
+exchange::Pieces pieces_of_block(const DecoderOptions& options) {
+  const auto one = held(options, {kTokens}), two = held(options, {kTokens, kTokens});
+  const auto whole = held(options, {kTokens, exchange::kReplicated});
+  const auto summand = held(options, {kTokens, exchange::kPartial});
+  return {{.takes = one, .gives = two, .behind = {gathers(1)}},
+          {.takes = whole, .gives = summand, .behind = {sums(1)}},
+          {.takes = two, .gives = two, .behind = {gathers(1)}},
+          {.takes = whole, .gives = summand, .behind = {sums(1)}},
+          {.takes = two, .gives = one}};
+}
+
+exchange::Pieces pieces_of_norm(const DecoderOptions& options) {
+  return {{.takes = held(options, {kTokens}), .gives = {kTokens}}};
+}
+
+exchange::Pieces pieces_of_head(const DecoderOptions& options) {
+  return {{.takes = {kTokens}, .gives = {kTokens}, .behind = {gathers(0)}},
+          {.takes = {exchange::kReplicated},
+           .gives = {exchange::cut(/*dimension=*/2, options.vocabulary)}}};
+}
+
+// The piece of a block that uses a parameter.  What is added to a sum is used behind it.
+std::size_t piece_of_block(const std::string& parameter) {
+  using Block = DecoderBlock;
+  if (parameter.starts_with("input_layernorm.")) return Block::kNormForAttention;
+  if (parameter.starts_with("post_attention_layernorm.")) return Block::kNormForMlp;
+  if (parameter == "self_attn.o_proj.bias") return Block::kNormForMlp;
+  if (parameter.starts_with("self_attn.")) return Block::kAttention;
+  return parameter == "mlp.down_proj.bias" ? Block::kSum : Block::kMlp;
 }
 
 std::vector<Part> parts_of(const DecoderOptions& options) {
   const bool gpt2 = is_gpt2(options);
   std::vector<Part> parts = {{gpt2 ? "transformer" : "model.embed_tokens", "DecoderEmbedding",
-                              make_layer<DecoderEmbedding>}};
+                              make_layer<DecoderEmbedding>, pieces_of_embedding(options)}};
   for (std::int64_t i = 0; i < options.layers; ++i) {
     std::optional<std::int64_t> window;
     if (!options.windows.empty()) window = options.windows[static_cast<std::size_t>(i)];
     parts.push_back({penstock::str(gpt2 ? "transformer.h." : "model.layers.", i), "DecoderBlock",
                      [window](const DecoderOptions& of, const Making& making) {
-                       return std::make_shared<DecoderBlock>(of, making, window);
-                     }});
+                       return make_layer<DecoderBlock>(of, making, window);
+                     },
+                     pieces_of_block(options)});
   }
-  parts.push_back(
-      {gpt2 ? "transformer.ln_f" : "model.norm", "DecoderNorm", make_layer<DecoderNorm>});
-  parts.push_back({"lm_head", "DecoderHead", make_layer<DecoderHead>});
+  parts.push_back({gpt2 ? "transformer.ln_f" : "model.norm", "DecoderNorm", make_layer<DecoderNorm>,
+                   pieces_of_norm(options)});
+  parts.push_back({"lm_head", "DecoderHead", make_layer<DecoderHead>, pieces_of_head(options)});
+  if (gpt2) {
+    for (Part& part : parts) part.pieces.clear();
+  }
   return parts;
 }
 
@@ -226,12 +347,16 @@ void check_adapter(const DecoderOptions& options) {
                     {penstock::str("its linears are ", join(names, ", "))});
 }
 
-std::int64_t count_of(const DecoderOptions& options, const Part& part) {
-  std::int64_t count = 0;
+partition::LayerMeta meta_of(const DecoderOptions& options, const Part& part) {
+  partition::LayerMeta meta{.name = part.name, .type = part.type, .pieces = part.pieces};
   for (const DecoderParameter& each : shapes_of(options, part)) {
-    count += c10::multiply_integers(each.shape);
+    meta.parameters += c10::multiply_integers(each.shape);
+    if (meta.pieces.empty()) continue;
+    const bool is_block = part.type == "DecoderBlock";
+    const std::size_t piece = is_block ? piece_of_block(each.name) : meta.pieces.size() - 1;
+    meta.pieces[piece].parameters.push_back(each.name);
   }
-  return count;
+  return meta;
 }
 
 }  // namespace
@@ -259,7 +384,7 @@ std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParamet
   std::vector<LayerSpec> layers;
   for (const Part& part : parts) {
     const bool is_tied_head = options.tie_embeddings && part.name == parts.back().name;
-    layers.push_back({{part.name, part.type, count_of(options, part)}, [=](const Making& making) {
+    layers.push_back({meta_of(options, part), [=](const Making& making) {
                         const auto layer = part.make(options, making);
                         const Cuts cuts = cuts_in(*layer);
                         const torch::NoGradGuard no_grad;

@@ -13,40 +13,79 @@
 #include <string>
 #include <utility>
 
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/runtime/nn/rms_norm.h"
 
 namespace penstock::nn {
+namespace {
 
-Projection::Projection(const DecoderOptions& options, const Making& making, const char* name,
-                       std::int64_t in, std::int64_t out, bool has_bias)
-    : is_in_out_(is_gpt2(options)) {
-  weight_ = register_parameter(
-      "weight", is_in_out_ ? making.parameter({in, out}) : making.parameter({out, in}));
-  if (has_bias) bias_ = register_parameter("bias", making.parameter({out}));
-  const auto& adapter = options.adapter;
-  if (!adapter || !adapter->adapts(name)) return;
-  adapter_in_ = add(kAdapterIn, making.parameter({adapter->rank, in}));
-  adapter_out_ = add(kAdapterOut, making.parameter({out, adapter->rank}));
-  scale_ = adapter->scale();
-  if (adapter->dropout > 0) dropout_ = register_module("lora_dropout", Dropout(adapter->dropout));
+// A matrix of an adapter, in a module of its own.
+class PartOfMatrix : public CutModule {
+ public:
+  at::Tensor add(const Making& making, at::IntArrayRef sizes, const partition::Along& along) {
+    return register_part("weight", making, sizes, along);
+  }
+};
+
+Tensors outputs_of(const Projections& projections, const at::Tensor& x) {
+  Tensors outputs;
+  for (const ProjectionPointer& each : projections) outputs.push_back(each->forward(x));
+  return outputs;
 }
 
-at::Tensor Projection::forward(const at::Tensor& x) {
-  const at::Tensor y = at::linear(x, is_in_out_ ? weight_.t() : weight_,
-                                  bias_.defined() ? std::optional(bias_) : std::nullopt);
+}  // namespace
+
+Projection::Projection(const DecoderOptions& options, const Making& making,
+                       const ProjectionShape& shape)
+    : is_in_out_(is_gpt2(options)), in_(shape.in), in_here_{.count = shape.in} {
+  const bool cuts_outputs = shape.cut == CutFeatures::Outputs;
+  const std::size_t outputs = is_in_out_ ? 1 : 0, inputs = 1 - outputs;
+  const std::vector<std::int64_t> sizes =
+      is_in_out_ ? std::vector{shape.in, shape.out} : std::vector{shape.out, shape.in};
+  const partition::Along along{
+      .dimension = cuts_outputs ? outputs : inputs, .unit = shape.unit, .copies = shape.copies};
+  weight_ = register_part("weight", making, sizes, along);
+  if (!cuts_outputs) in_here_ = cut_along(along, sizes, making.share).interval();
+  if (shape.has_bias) {
+    bias_ = cuts_outputs ? register_part("bias", making, {shape.out},
+                                         {.unit = shape.unit, .copies = shape.copies})
+                         : register_parameter("bias", making.parameter({shape.out}));
+  }
+  const auto& adapter = options.adapter;
+  if (adapter && adapter->adapts(shape.name)) add_adapter(*adapter, making, shape);
+}
+
+// The matrix of features that ranks share is cut as they are, the other one is whole.
+void Projection::add_adapter(const AdapterOptions& adapter, const Making& making,
+                             const ProjectionShape& shape) {
+  const auto add = [&](std::string_view name, at::IntArrayRef sizes, CutFeatures features,
+                       std::size_t dimension) {
+    const auto module = register_module(std::string(name), std::make_shared<PartOfMatrix>());
+    if (shape.cut != features) return module->add(making.whole(), sizes, {});
+    return module->add(making, sizes,
+                       {.dimension = dimension, .unit = shape.unit, .copies = shape.copies});
+  };
+  adapter_in_ = add(kAdapterIn, {adapter.rank, shape.in}, CutFeatures::Inputs, 1);
+  adapter_out_ = add(kAdapterOut, {shape.out, adapter.rank}, CutFeatures::Outputs, 0);
+  scale_ = adapter.scale();
+  if (adapter.dropout > 0) dropout_ = register_module("lora_dropout", Dropout(adapter.dropout));
+}
+
+std::optional<at::Tensor> Projection::bias() const {
+  return bias_.defined() ? std::optional(bias_) : std::nullopt;
+}
+
+at::Tensor Projection::product(const at::Tensor& x, const std::optional<at::Tensor>& bias) {
+  const at::Tensor y = at::linear(x, is_in_out_ ? weight_.t() : weight_, bias);
   if (!adapter_in_.defined()) return y;
-  const at::Tensor dropped = dropout_ ? dropout_->forward(x) : x;
+  const at::Tensor dropped = dropout_ ? dropout_->forward_part(x, in_here_, in_) : x;
   return y + at::linear(at::linear(dropped, adapter_in_), adapter_out_) * scale_;
 }
 
 std::optional<Linear> Projection::plain() const {
   if (is_in_out_ || adapter_in_.defined()) return std::nullopt;
   return Linear{.weight = weight_, .bias = bias_};
-}
-
-at::Tensor Projection::add(std::string_view name, at::Tensor weight) {
-  return register_module(std::string(name), std::make_shared<torch::nn::Module>())
-      ->register_parameter("weight", std::move(weight));
 }
 
 NormModule::NormModule(const DecoderOptions& options, const Making& making, NormKind kind,
@@ -69,11 +108,30 @@ Tensors NormModule::projected(const at::Tensor& x, const Projections& projection
   if (recomputes_ && kind_ == NormKind::Rms && linears.size() == projections.size()) {
     return linears_of_norm(x, weight_, epsilon_, linears);
   }
-  const at::Tensor normed = forward(x);
-  Tensors outputs;
-  for (const ProjectionPointer& each : projections) outputs.push_back(each->forward(normed));
-  return outputs;
+  return outputs_of(projections, forward(x));
 }
+
+namespace {
+
+// Whether so many ranks can have whole heads each, the queries of each with their keys.
+bool can_share_heads(const DecoderOptions& options, std::int64_t ranks) {
+  if (ranks <= options.kv_heads) return true;
+  return ranks % options.kv_heads == 0 && options.heads % ranks == 0;
+}
+
+void check_heads(const DecoderOptions& options, std::int64_t ranks) {
+  if (can_share_heads(options, ranks)) return;
+  std::vector<std::int64_t> that_can;
+  for (std::int64_t each = 1; each <= options.heads; ++each) {
+    if (can_share_heads(options, each)) that_can.push_back(each);
+  }
+  throw ConfigError(penstock::str("mesh.tensor = ", ranks, ": ranks cannot share ", options.heads,
+                                  " heads of queries and ", options.kv_heads,
+                                  " of keys and values, each rank some whole ones"),
+                    {penstock::str("sizes that work: ", join(that_can, ", "))});
+}
+
+}  // namespace
 
 DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& making,
                                    std::optional<std::int64_t> window)
@@ -81,17 +139,44 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
       kv_heads_(options.kv_heads),
       head_dim_(options.head_dim),
       window_(window) {
+  share_heads(options, making.share);
   const std::int64_t hidden = options.hidden;
-  const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
+  const std::int64_t q = options.heads * head_dim_, kv = options.kv_heads * head_dim_;
+  // Heads of queries stay with those of their keys, unless several ranks have these.
+  const std::int64_t unit = kv_copies_ > 1 ? head_dim_ : q / options.kv_heads;
+  const auto queries = [&](const char* name, CutFeatures cut, bool has_bias) {
+    const bool are_in = cut == CutFeatures::Inputs;
+    return add(options, making,
+               {.name = name,
+                .in = are_in ? q : hidden,
+                .out = are_in ? hidden : q,
+                .has_bias = has_bias,
+                .cut = cut,
+                .unit = unit});
+  };
+  const auto keys_or_values = [&](const char* name) {
+    return add(options, making,
+               {.name = name,
+                .in = hidden,
+                .out = kv,
+                .has_bias = options.qkv_bias,
+                .cut = CutFeatures::Outputs,
+                .unit = head_dim_,
+                .copies = kv_copies_});
+  };
   if (is_gpt2(options)) {
-    projections_ = {add(options, making, "c_attn", hidden, q + 2 * kv, options.qkv_bias)};
+    projections_ = {add(options, making,
+                        {.name = "c_attn",
+                         .in = hidden,
+                         .out = q + 2 * kv,
+                         .has_bias = options.qkv_bias,
+                         .cut = CutFeatures::Outputs})};
   } else {
-    projections_ = {add(options, making, "q_proj", hidden, q, options.qkv_bias),
-                    add(options, making, "k_proj", hidden, kv, options.qkv_bias),
-                    add(options, making, "v_proj", hidden, kv, options.qkv_bias)};
+    projections_ = {queries("q_proj", CutFeatures::Outputs, options.qkv_bias),
+                    keys_or_values("k_proj"), keys_or_values("v_proj")};
   }
   output_ =
-      add(options, making, is_gpt2(options) ? "c_proj" : "o_proj", q, hidden, options.output_bias);
+      queries(is_gpt2(options) ? "c_proj" : "o_proj", CutFeatures::Inputs, options.output_bias);
   if (options.normalizes_queries_and_keys) {
     q_norm_ = register_module(
         "q_norm", std::make_shared<NormModule>(options, making, NormKind::Rms, head_dim_));
@@ -101,39 +186,62 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
   if (options.rotary) rotary_.emplace(*options.rotary, head_dim_);
 }
 
-at::Tensor DecoderAttention::forward(const at::Tensor& x, const NormModule& norm,
-                                     KeyValueCache* cache) {
+void DecoderAttention::share_heads(const DecoderOptions& options, const partition::Share& share) {
+  check_heads(options, share.of);
+  if (share.of > options.kv_heads) {
+    kv_copies_ = share.of / options.kv_heads;
+    heads_ = options.heads / share.of;
+    kv_heads_ = 1;
+  } else {
+    kv_heads_ = partition::part_of(options.kv_heads, share).count;
+    heads_ = kv_heads_ * (options.heads / options.kv_heads);
+  }
+}
+
+at::Tensor DecoderAttention::attended(const Tensors& projected, KeyValueCache* cache) {
   const std::int64_t past = cache == nullptr ? 0 : cache->tokens();
   Parts parts =
-      prepared(x, norm, [&](const at::Tensor& heads) { return rotary_->turn(heads, past); });
+      prepared(projected, [&](const at::Tensor& heads) { return rotary_->turn(heads, past); });
   if (cache != nullptr) {
     cache->append(parts.keys, parts.values);
     parts.keys = cache->keys();
     parts.values = cache->values();
   }
-  const std::optional<at::Tensor> mask = mask_of(x, past);
+  const std::optional<at::Tensor> mask = mask_of(projected.front(), past);
   return attend(parts, mask, /*is_causal=*/!mask && past == 0);
+}
+
+at::Tensor DecoderAttention::attended_within(const Tensors& projected, const at::Tensor& starts) {
+  const at::Tensor places = at::arange(starts.size(1), starts.options());
+  const at::Tensor positions = places - starts;
+  const Parts parts = prepared(
+      projected, [&](const at::Tensor& heads) { return rotary_->turn_at(heads, positions); });
+  return attend(parts, mask_within(places, starts), /*is_causal=*/false);
+}
+
+at::Tensor DecoderAttention::forward(const at::Tensor& x, const NormModule& norm,
+                                     KeyValueCache* cache) {
+  return output_->forward(attended(split(norm.projected(x, projections_)), cache));
 }
 
 at::Tensor DecoderAttention::forward_within(const at::Tensor& x, const NormModule& norm,
                                             const at::Tensor& starts) {
-  const at::Tensor places = at::arange(starts.size(1), starts.options());
-  const at::Tensor positions = places - starts;
-  const Parts parts = prepared(
-      x, norm, [&](const at::Tensor& heads) { return rotary_->turn_at(heads, positions); });
-  return attend(parts, mask_within(places, starts), /*is_causal=*/false);
+  return output_->forward(attended_within(split(norm.projected(x, projections_)), starts));
+}
+
+at::Tensor DecoderAttention::summand(const at::Tensor& normed,
+                                     const std::optional<at::Tensor>& starts) {
+  const Tensors projected = split(outputs_of(projections_, normed));
+  return output_->summand(starts ? attended_within(projected, *starts)
+                                 : attended(projected, /*cache=*/nullptr));
 }
 
 ProjectionPointer DecoderAttention::add(const DecoderOptions& options, const Making& making,
-                                        const char* name, std::int64_t in, std::int64_t out,
-                                        bool has_bias) {
-  return register_module(name,
-                         std::make_shared<Projection>(options, making, name, in, out, has_bias));
+                                        const ProjectionShape& shape) {
+  return register_module(shape.name, std::make_shared<Projection>(options, making, shape));
 }
 
-std::vector<at::Tensor> DecoderAttention::queries_keys_values(const at::Tensor& x,
-                                                              const NormModule& norm) const {
-  const Tensors projected = norm.projected(x, projections_);
+Tensors DecoderAttention::split(Tensors projected) const {
   if (projected.size() == 3) return projected;
   const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
   return projected.front().split_with_sizes({q, kv, kv}, -1);
@@ -144,18 +252,17 @@ at::Tensor DecoderAttention::by_heads(const at::Tensor& x, std::int64_t heads) c
 }
 
 template <class Turn>
-DecoderAttention::Parts DecoderAttention::prepared(const at::Tensor& x, const NormModule& norm,
+DecoderAttention::Parts DecoderAttention::prepared(const Tensors& projected,
                                                    const Turn& turn) const {
-  const std::vector<at::Tensor> parts = queries_keys_values(x, norm);
   const auto prepare = [&](const at::Tensor& part, std::int64_t heads,
                            const NormPointer& of_heads) {
     const at::Tensor split = by_heads(part, heads);
     const at::Tensor turned = (of_heads ? of_heads->forward(split) : split).transpose(1, 2);
     return rotary_ ? turn(turned) : turned;
   };
-  return {.queries = prepare(parts[0], heads_, q_norm_),
-          .keys = prepare(parts[1], kv_heads_, k_norm_),
-          .values = by_heads(parts[2], kv_heads_).transpose(1, 2)};
+  return {.queries = prepare(projected[0], heads_, q_norm_),
+          .keys = prepare(projected[1], kv_heads_, k_norm_),
+          .values = by_heads(projected[2], kv_heads_).transpose(1, 2)};
 }
 
 at::Tensor DecoderAttention::repeated(const at::Tensor& x) const {
@@ -184,8 +291,7 @@ at::Tensor DecoderAttention::attend(const Parts& parts, const std::optional<at::
   const at::Tensor mixed = at::scaled_dot_product_attention(
       parts.queries, for_queries(parts.keys), for_queries(parts.values), mask,
       /*dropout_p=*/0.0, is_causal, /*scale=*/{}, is_grouped);
-  return output_->forward(
-      mixed.transpose(1, 2).reshape({mixed.size(0), mixed.size(2), heads_ * head_dim_}));
+  return mixed.transpose(1, 2).reshape({mixed.size(0), mixed.size(2), heads_ * head_dim_});
 }
 
 std::optional<at::Tensor> DecoderAttention::mask_of(const at::Tensor& x, std::int64_t past) {
@@ -213,26 +319,43 @@ at::Tensor DecoderAttention::mask_within(const at::Tensor& places, const at::Ten
 DecoderFeedForward::DecoderFeedForward(const DecoderOptions& options, const Making& making)
     : kind_(options.mlp), recomputes_(options.recomputes) {
   const std::int64_t hidden = options.hidden, width = options.intermediate;
-  if (kind_ == MlpKind::SwiGlu) gate_ = add(options, making, "gate_proj", hidden, width);
-  in_ = add(options, making, is_gpt2(options) ? "c_fc" : "up_proj", hidden, width);
-  out_ = add(options, making, is_gpt2(options) ? "c_proj" : "down_proj", width, hidden);
+  const auto outputs = CutFeatures::Outputs;
+  if (kind_ == MlpKind::SwiGlu) gate_ = add(options, making, "gate_proj", hidden, width, outputs);
+  in_ = add(options, making, is_gpt2(options) ? "c_fc" : "up_proj", hidden, width, outputs);
+  out_ = add(options, making, is_gpt2(options) ? "c_proj" : "down_proj", width, hidden,
+             CutFeatures::Inputs);
 }
 
 ProjectionPointer DecoderFeedForward::add(const DecoderOptions& options, const Making& making,
-                                          const char* name, std::int64_t in, std::int64_t out) {
-  return register_module(
-      name, std::make_shared<Projection>(options, making, name, in, out, options.mlp_bias));
+                                          const char* name, std::int64_t in, std::int64_t out,
+                                          CutFeatures cut) {
+  const ProjectionShape shape{
+      .name = name, .in = in, .out = out, .has_bias = options.mlp_bias, .cut = cut};
+  return register_module(name, std::make_shared<Projection>(options, making, shape));
+}
+
+Projections DecoderFeedForward::into() const {
+  return gate_ ? Projections{gate_, in_} : Projections{in_};
+}
+
+at::Tensor DecoderFeedForward::activated(const Tensors& projected) const {
+  if (kind_ == MlpKind::SwiGlu) return at::silu(projected[0]) * projected[1];
+  return at::gelu(projected[0], kind_ == MlpKind::GeluTanh ? "tanh" : "none");
 }
 
 at::Tensor DecoderFeedForward::forward(const at::Tensor& x, const NormModule& norm) const {
-  if (kind_ != MlpKind::SwiGlu) {
-    const at::Tensor in = norm.projected(x, {in_}).front();
-    return out_->forward(at::gelu(in, kind_ == MlpKind::GeluTanh ? "tanh" : "none"));
-  }
-  const Tensors projected = norm.projected(x, {gate_, in_});
+  const Tensors projected = norm.projected(x, into());
   const std::optional<Linear> out = out_->plain();
-  if (recomputes_ && out) return linear_of_gated(projected[0], projected[1], *out);
-  return out_->forward(at::silu(projected[0]) * projected[1]);
+  if (recomputes_ && gate_ && out) return linear_of_gated(projected[0], projected[1], *out);
+  return out_->forward(activated(projected));
+}
+
+at::Tensor DecoderFeedForward::summand(const at::Tensor& normed) const {
+  const Tensors projected = outputs_of(into(), normed);
+  std::optional<Linear> out = out_->plain();
+  if (!recomputes_ || !gate_ || !out) return out_->summand(activated(projected));
+  out->bias.reset();
+  return linear_of_gated(projected[0], projected[1], *out);
 }
 
 }  // namespace penstock::nn

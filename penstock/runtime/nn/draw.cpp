@@ -33,6 +33,7 @@ std::uint64_t DrawPlace::key() const {
   for (const std::int64_t part : {seed, step, microbatch, layer}) {
     key = mix(key ^ static_cast<std::uint64_t>(part));
   }
+  if (piece != 0) key = mix(key ^ ~static_cast<std::uint64_t>(piece));
   if (evaluation != 0) key = mix(key ^ static_cast<std::uint64_t>(evaluation));
   return pass == Pass::Forward ? key : mix(~key ^ static_cast<std::uint64_t>(pass));
 }
@@ -66,6 +67,14 @@ at::Generator& DrawScope::generator(c10::Device device) {
   const auto made = std::ranges::find(generators_, device, &OfDevice::device);
   if (made != generators_.end()) return made->generator;
   return generators_.emplace_back(device, make_generator(device, place_.key())).generator;
+}
+
+PieceScope::PieceScope(std::int64_t piece) {
+  const DrawScope* const layer = DrawScope::current();
+  if (layer == nullptr) return;
+  DrawPlace place = layer->place();
+  place.piece = piece;
+  scope_.emplace(place, layer->own(), layer->torchs());
 }
 
 at::Generator& generator() {

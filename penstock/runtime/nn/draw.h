@@ -26,6 +26,7 @@ struct DrawPlace {
   std::int64_t step = 0;
   std::int64_t microbatch = 0;  // Number in the step, counted over all replicas.
   std::int64_t layer = 0;       // Number in the model; the number of layers stands for the loss.
+  std::int64_t piece = 0;       // Piece of the layer, where ranks share it.
   std::int64_t evaluation = 0;  // Number of the evaluation behind that step, from 1; 0: training.
   Pass pass = Pass::Forward;
 
@@ -80,6 +81,16 @@ class DrawScope {
   std::vector<OfDevice> generators_;
   DrawScope* outer_;
   std::optional<c10::impl::IncludeDispatchKeyGuard> operators_;
+};
+
+// Lets a rank that runs all pieces of a layer draw, while it lives, the numbers that the piece
+// draws where ranks share the layer.  Outside of every scope it does nothing.
+class PieceScope {
+ public:
+  explicit PieceScope(std::int64_t piece);
+
+ private:
+  std::optional<DrawScope> scope_;
 };
 
 // The generator of the innermost scope, for host memory.

@@ -7,6 +7,10 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
+
+#include "penstock/core/box.h"
+
 namespace penstock::nn {
 
 class DropoutImpl : public torch::nn::Cloneable<DropoutImpl> {
@@ -15,6 +19,9 @@ class DropoutImpl : public torch::nn::Cloneable<DropoutImpl> {
   // Throws: ConfigError for p outside [0, 1].
   explicit DropoutImpl(double p = 0.5);
   at::Tensor forward(const at::Tensor& input);
+  // The same of a part of an input along its last dimension, of which the whole has `size`: it has
+  // the zeros that it has in the whole.
+  at::Tensor forward_part(const at::Tensor& part, const Interval& here, std::int64_t size);
   void reset() override {}
 
  private:

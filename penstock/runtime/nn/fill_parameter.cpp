@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include "penstock/runtime/nn/making.h"
+
 namespace penstock::nn {
 
 FillParameter::Part FillParameter::part_of_whole(Whole fill) {
@@ -11,8 +13,7 @@ FillParameter::Part FillParameter::part_of_whole(Whole fill) {
     at::Tensor whole = at::empty(partition::shape_of_whole(part.sizes().vec(), cut),
                                  part.options().requires_grad(false));
     fill(name, whole);
-    const Interval mine = cut.interval();
-    part.copy_(whole.narrow(static_cast<std::int64_t>(cut.dimension), mine.first, mine.count));
+    part.copy_(part_of(whole, cut));
   };
 }
 

@@ -18,6 +18,11 @@ Values Layer::forward_values(const Values& inputs) {
   return forward(the_only(inputs, "a layer of a tensor"));
 }
 
+Values Layer::forward_piece(std::size_t piece, const Values&) {
+  throw Error(penstock::str("this layer is told to run its piece ", piece, ", and has none"),
+              {"a class of layers with pieces overrides forward_piece(); penstock/nn/layer.h"});
+}
+
 Wrapped::Wrapped(std::shared_ptr<torch::nn::Module> module, Run run)
     : module_(std::move(module)), run_(std::move(run)) {
   if (module_ == nullptr) return;

@@ -28,6 +28,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "penstock/plan/exchange/pieces.h"
+#include "penstock/plan/partition/cut.h"
 #include "penstock/runtime/nn/callable.h"
 #include "penstock/runtime/nn/values.h"
 
@@ -39,6 +41,20 @@ using LossFunction = std::function<at::Tensor(const Values& outputs, const Value
 struct MadeLoss {
   std::shared_ptr<torch::nn::Module> module;
   LossFunction function;
+};
+
+// A loss that ranks compute together, of which each has a part of the outputs.
+class SharedLoss {
+ public:
+  virtual ~SharedLoss() = default;
+  // What this rank has of what a piece gives, of what it has of the piece's values.
+  virtual Values run_piece(std::size_t piece, const Values& values) const = 0;
+};
+
+// The pieces of one: the first takes outputs and then targets, the last gives the loss.
+struct LossPieces {
+  exchange::Pieces pieces;
+  std::function<std::shared_ptr<SharedLoss>(const partition::Share& share)> make;
 };
 
 class Loss {
@@ -58,6 +74,15 @@ class Loss {
   }
   bool takes_any_type() const { return takes_any_type_; }
 
+  // The same, of one that ranks which share the last layer compute in pieces.  Others, and ranks
+  // that share no layers, call the function: it takes whole outputs.
+  Loss in_pieces(LossPieces pieces) && {
+    pieces_ = std::make_shared<const LossPieces>(std::move(pieces));
+    return std::move(*this);
+  }
+  // Null: it has none.
+  const std::shared_ptr<const LossPieces>& pieces() const { return pieces_; }
+
   explicit operator bool() const { return function_ != nullptr || make_ != nullptr; }
   // REQUIRES: it is not of a module.
   at::Tensor operator()(const Values& outputs, const Values& targets) const {
@@ -74,6 +99,7 @@ class Loss {
   LossFunction function_;
   std::function<MadeLoss()> make_;
   std::shared_ptr<torch::nn::Module> copied_;
+  std::shared_ptr<const LossPieces> pieces_;
   bool takes_any_type_ = false;
 };
 

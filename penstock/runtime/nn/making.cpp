@@ -21,14 +21,20 @@ at::Tensor Making::parameter(at::IntArrayRef shape) const {
 }
 
 at::Tensor CutModule::register_part(const std::string& name, const Making& making,
-                                    at::IntArrayRef shape, std::size_t dimension) {
-  const partition::Cut cut = partition::cut_along(dimension, shape.vec(), making.share);
+                                    at::IntArrayRef shape, const partition::Along& along) {
+  const partition::Cut cut = partition::cut_along(along, shape.vec(), making.share);
   if (!cut.is_whole()) cuts_[name] = cut;
   return register_parameter(name, making.parameter(partition::shape_of_part(shape.vec(), cut)));
 }
 
 void CutModule::take_cuts(const torch::nn::Module& module) {
   if (const auto* const cut = dynamic_cast<const CutModule*>(&module)) cuts_ = cut->cuts_;
+}
+
+at::Tensor part_of(const at::Tensor& whole, const partition::Cut& cut) {
+  if (cut.is_whole()) return whole;
+  const Interval mine = cut.interval();
+  return whole.narrow(static_cast<std::int64_t>(cut.dimension), mine.first, mine.count);
 }
 
 Cuts cuts_in(const torch::nn::Module& module) {

@@ -19,6 +19,8 @@ struct Making {
   partition::Share share = {};
   c10::Device device = at::kCPU;
 
+  // The same, of what every rank has all of.
+  Making whole() const { return {.device = device}; }
   // A parameter without values, of which every rank that shares the layer has the whole.
   at::Tensor parameter(at::IntArrayRef shape) const;
 };
@@ -32,16 +34,20 @@ class CutModule : public torch::nn::Module {
   const Cuts& cuts() const { return cuts_; }
 
  protected:
-  // Registers this share's part, without values, of a parameter of that shape, which is cut along
-  // `dimension`.
+  // Registers this share's part, without values, of a parameter of that shape.
+  // Throws: ConfigError where there are more shares than parts.
   at::Tensor register_part(const std::string& name, const Making& making, at::IntArrayRef shape,
-                           std::size_t dimension);
+                           const partition::Along& along);
   // Takes over the cuts of parameters that are a module's own, and are registered here, too.
   void take_cuts(const torch::nn::Module& module);
 
  private:
   Cuts cuts_;
 };
+
+// A share's part of a tensor with that many dimensions as the whole parameter, which it shares
+// memory with.
+at::Tensor part_of(const at::Tensor& whole, const partition::Cut& cut);
 
 // The cuts in a module and in those that it consists of, by the names of their parameters there.
 Cuts cuts_in(const torch::nn::Module& module);

@@ -7,49 +7,20 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "penstock/core/error.h"
-#include "penstock/core/text.h"
-#include "penstock/runtime/nn/later_checks.h"
+#include "penstock/core/ignored_target.h"
 #include "penstock/runtime/nn/own_backward.h"
+#include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {
 namespace {
 
-constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
-
-// Elements of a chunk: on a processor, so that it stays in a cache or two; on a device, so that its
-// kernels are few and long.
-std::int64_t chunk_elements(const at::Tensor& logits) {
-  return std::int64_t{1} << (logits.is_cpu() ? 19 : 27);
-}
-
-void check_shapes(const at::Tensor& logits, const at::Tensor& targets) {
-  if (logits.dim() != targets.dim() + 1 ||
-      logits.sizes().slice(0, static_cast<std::size_t>(targets.dim())) != targets.sizes()) {
-    throw Error(penstock::str("the loss of logits ", logits.sizes(),
-                              " needs a target for each row; targets ", "are ", targets.sizes()));
-  }
-}
-
-// Finds the targets that are no tokens.
-at::Tensor are_wrong(const at::Tensor& targets, std::int64_t vocabulary) {
-  return (targets != kIgnoredTarget).logical_and((targets < 0).logical_or(targets >= vocabulary));
-}
-
-[[noreturn]] void refuse(const at::Tensor& targets, std::int64_t vocabulary) {
-  const auto target = targets.masked_select(are_wrong(targets, vocabulary))[0].item<std::int64_t>();
-  throw Error(
-      penstock::str("a target is ", target, "; the model's vocabulary has ", vocabulary, " tokens"),
-      {penstock::str("a target is a token, or ", kIgnoredTarget, " where none counts")});
-}
-
 // Rows [first, end) at a time.
 template <class Work>
 void by_chunks(const at::Tensor& logits, const Work& work) {
-  const std::int64_t rows = std::max<std::int64_t>(1, chunk_elements(logits) / logits.size(1));
+  const std::int64_t rows = rows_at_once(logits);
   for (std::int64_t first = 0; first < logits.size(0); first += rows) {
     work(first, std::min(first + rows, logits.size(0)));
   }
@@ -102,10 +73,9 @@ at::Tensor gradient_of(const Rows& rows, const at::Tensor& factor) {
 }  // namespace
 
 at::Tensor mean_token_loss(const at::Tensor& logits, const at::Tensor& targets) {
-  check_shapes(logits, targets);
+  check_rows(logits, targets);
   const std::int64_t vocabulary = logits.size(-1);
-  const at::Tensor is_wrong = are_wrong(targets, vocabulary).any();
-  refuse_if(is_wrong, [=] { refuse(targets, vocabulary); });
+  const at::Tensor is_wrong = any_wrong_target(targets, vocabulary);
   Rows rows;
   at::Tensor loss;
   {

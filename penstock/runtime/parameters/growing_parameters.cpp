@@ -78,8 +78,9 @@ void GrowingParameters::begin_set(partition::MayLeave may_leave) {
                                                     &tied_pages_));
 }
 
-void GrowingParameters::add(const stage::NamedParameter& parameter, Ties ties) {
-  sets_.back()->add(parameter, ties, may_leave_);
+void GrowingParameters::add(const stage::NamedParameter& parameter, Ties ties,
+                            std::int64_t copies) {
+  sets_.back()->add(parameter, ties, may_leave_, copies);
 }
 
 void GrowingParameters::end_set() { sets_.back()->close(); }

@@ -48,8 +48,10 @@ class GrowingParameters {
 
   // What add() adds from now on is the next set, until end_set().
   void begin_set(partition::MayLeave may_leave = partition::MayLeave::Yes);
+  // `copies`: how many ranks that share layers have these elements.
   // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
-  void add(const stage::NamedParameter& parameter, Ties ties = Ties::Unshared);
+  void add(const stage::NamedParameter& parameter, Ties ties = Ties::Unshared,
+           std::int64_t copies = 1);
   void end_set();
 
   const ReplicaOptions& options() const { return options_; }

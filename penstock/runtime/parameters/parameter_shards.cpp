@@ -19,14 +19,16 @@ constexpr std::size_t kGathersUnderWay = 4;
 
 }  // namespace
 
-partition::Parameter described(const stage::NamedParameter& parameter, Ties ties) {
+partition::Parameter described(const stage::NamedParameter& parameter, Ties ties,
+                               std::int64_t copies) {
   const at::Tensor& tensor = parameter.tensor;
   return {.name = parameter.name,
           .type = c10::toString(tensor.scalar_type()),
           .element_bytes = static_cast<std::int64_t>(tensor.element_size()),
           .elements = tensor.numel(),
           .is_trainable = tensor.requires_grad(),
-          .is_tied = ties == Ties::Shared};
+          .is_tied = ties == Ties::Shared,
+          .copies = copies};
 }
 
 ParameterShards::ParameterShards(comm::ShardGroup& group, const partition::SharingRules& rules,
@@ -45,10 +47,10 @@ ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
   close();
 }
 
-void ParameterShards::add(stage::NamedParameter parameter, Ties ties,
-                          partition::MayLeave may_leave) {
+void ParameterShards::add(stage::NamedParameter parameter, Ties ties, partition::MayLeave may_leave,
+                          std::int64_t copies) {
   if (parameter.tensor.requires_grad()) trained_.push_back(parameters_.size());
-  const partition::Parameter size = described(parameter, ties);
+  const partition::Parameter size = described(parameter, ties, copies);
   parameters_.push_back(std::move(parameter));
   if (const auto full = growing_.add(size, may_leave)) make_page(*full);
 }

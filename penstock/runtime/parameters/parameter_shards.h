@@ -47,7 +47,8 @@ struct ShardSlice {
 enum class Ties : std::uint8_t { Unshared, Shared };
 
 // Describes a parameter as an Ownership knows it.
-partition::Parameter described(const stage::NamedParameter& parameter, Ties ties = Ties::Unshared);
+partition::Parameter described(const stage::NamedParameter& parameter, Ties ties = Ties::Unshared,
+                               std::int64_t copies = 1);
 
 class ParameterShards {
  public:
@@ -63,7 +64,7 @@ class ParameterShards {
   // Parameters stay the tensors that they are; the values of those in a bucket move into its page.
   // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
   void add(stage::NamedParameter parameter, Ties ties = Ties::Unshared,
-           partition::MayLeave may_leave = partition::MayLeave::Yes);
+           partition::MayLeave may_leave = partition::MayLeave::Yes, std::int64_t copies = 1);
   // Ends the adding.  The functions below are for afterwards.
   void close();
 

@@ -84,6 +84,7 @@ Adapting::Adapting(const config::Config& config, c10::Device device, train::Trai
       listeners_(std::move(listeners)),
       patience_(std::min(kSecondsMax, kShareOfSilence * config.launch.heartbeat_seconds)),
       measures_(config_.window_steps > 0 && device.is_cpu() &&
+                !trainer.rank_model().sharing().are_several() &&
                 trainer.layout().schedule.schedule().replicas == 1),
       no_plans_(
           adapt::objection_to_planning(trainer.layout().schedule, trainer.program().terms().sums)),

@@ -116,7 +116,7 @@ Model model_of_folder(const config::Config& config, hugging_face::FirstWeights w
     facts.add(agreement::Fact::DocumentEnd, str(*choices.document_end));
   }
   return {.layers = folder.layers(choices),
-          .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
+          .loss = nn::token_loss(options.vocabulary),
           .config = folder.config(),
           .vocabulary = options.vocabulary,
           .folder = folder,

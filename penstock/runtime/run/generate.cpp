@@ -24,7 +24,7 @@ std::vector<std::int64_t> generate(train::Trainer& trainer, std::vector<std::int
     if (trainer.rank_model().is_last_stage()) {
       next.fill_(nn::next_token(logits[0][-1], options.sampling, generator));
     }
-    trainer.rank_model().sums().over_model(next);
+    trainer.rank_model().sums().once_over_model(next);
     tokens.push_back(next.item<std::int64_t>());
     if (std::ranges::find(options.ends, tokens.back()) != options.ends.end()) break;
   }

@@ -10,6 +10,7 @@
 #include "penstock/files/checkpoint/new_folder.h"
 #include "penstock/runtime/hugging_face/adapter_folder.h"
 #include "penstock/runtime/nn/adapter.h"
+#include "penstock/runtime/train/whole_tensors.h"
 
 namespace penstock::run {
 namespace {
@@ -44,17 +45,18 @@ void SavedModel::check_room() {
                            str("the weights to ", quoted_path(folder_)));
 }
 
-// Bytes of this rank's stages.
+// Bytes of what this rank writes.
 std::int64_t SavedModel::bytes_to_save() const {
   std::int64_t bytes = 0;
-  for (const auto& [name, tensor] : state()) {
-    const bool is_adapter = model_.adapter && nn::is_of_adapter(name);
+  for (const train::WrittenTensor& each : train::tensors_to_write(trainer_.rank_model())) {
+    const bool is_adapter = model_.adapter && nn::is_of_adapter(each.name);
     if (model_.adapter && is_adapter != saves_adapters(model_)) continue;
     const bool has_folders_type = model_.folder && !is_adapter;
-    bytes += tensor.numel() *
-             static_cast<std::int64_t>(
-                 has_folders_type ? c10::elementSize(weights::type_of(model_.folder->type_of(name)))
-                                  : tensor.element_size());
+    const auto of_folder = [&] {
+      return static_cast<std::int64_t>(
+          c10::elementSize(weights::type_of(model_.folder->type_of(each.name))));
+    };
+    bytes += elements_of(each.shape) * (has_folders_type ? of_folder() : each.element_bytes);
   }
   return bytes;
 }
@@ -163,10 +165,11 @@ void SavedModel::join_adapters() {
   }
 }
 
-weights::NamedTensors SavedModel::state() const {
+weights::NamedTensors SavedModel::state() {
+  const execute::WaitMark wait(progress_, "making tensors whole with ranks that share layers");
   weights::NamedTensors tensors;
-  for (const stage::Stage& stage : trainer_.rank_model().stages()) {
-    for (const auto& [name, tensor] : stage.layers().state()) tensors.emplace_back(name, tensor);
+  for (train::WrittenTensor& each : train::whole_tensors(trainer_.rank_model(), communicator_)) {
+    tensors.emplace_back(std::move(each.name), std::move(each.tensor));
   }
   return tensors;
 }

@@ -24,7 +24,8 @@ measure::Event measured(const execute::Event& event, const lower::Plan& plan, st
                         .start_ns = event.start_ns,
                         .ready_ns = event.start_ns,
                         .end_ns = event.end_ns,
-                        .bytes = event.bytes};
+                        .bytes = event.bytes,
+                        .exchanged_ns = event.exchanged_ns};
   const auto index = static_cast<std::size_t>(event.instruction);
   if (index == plan.instructions.size()) return result;
   const Instruction& instruction = plan.instructions[index];

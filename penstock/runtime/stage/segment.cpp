@@ -2,6 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/stage/cut.h"
@@ -46,27 +49,54 @@ class PutBack {
 }  // namespace
 
 Segment::Segment(LayerRun layers, Activations activations)
-    : layers_(std::move(layers)), activations_(activations) {
-  for (const auto& layer : layers_.layers()) {
-    for (const at::Tensor& buffer : layer->buffers()) buffers_.push_back(buffer);
+    : Segment(std::vector{std::move(layers)}, Borders(1), activations) {}
+
+Segment::Segment(std::vector<LayerRun> parts, Borders borders, Activations activations)
+    : parts_(std::move(parts)),
+      borders_(std::make_shared<const Borders>(std::move(borders))),
+      activations_(activations) {
+  for (const LayerRun& part : parts_) {
+    for (const auto& layer : part.layers()) {
+      for (const at::Tensor& buffer : layer->buffers()) {
+        const bool is_known = std::ranges::any_of(
+            buffers_, [&](const at::Tensor& each) { return each.is_same(buffer); });
+        if (!is_known) buffers_.push_back(buffer);
+      }
+    }
   }
 }
 
-nn::Values Segment::forward(const nn::Values& inputs, nn::DrawPlace place, Kept& kept) {
-  place.layer = layers_.first();
-  kept.place = place;
-  if (is_recomputed()) return forward_without_graph(inputs, kept);
-  Cut cut = cut_off(inputs);
-  kept.leaves = std::move(cut.leaves);
-  kept.outputs = layers_(cut.values, place, {.marks = &kept.marks});
-  return kept.outputs;
+RunPart Segment::run_part(const nn::DrawPlace& place) const {
+  return [this, place](std::size_t part, const nn::Values& inputs, LayerMarks& marks) {
+    return parts_[part](inputs, place, {.marks = &marks});
+  };
 }
 
-nn::Values Segment::evaluate(const nn::Values& inputs, const nn::DrawPlace& place) const {
+nn::Values Segment::pass(const nn::Values& inputs, const nn::DrawPlace& place, const Notes& notes,
+                         SampleSizes& sizes) const {
+  nn::Values values = inputs;
+  for (std::size_t k = 0; k < parts_.size(); ++k) {
+    if (k > 0 && at::GradMode::is_enabled()) values = cut_off(values).values;
+    values = parts_[k](values, place, notes);
+    const Border& behind = (*borders_)[k];
+    if (behind.exchanges()) values = behind.exchanged(values, sizes);
+  }
+  return values;
+}
+
+nn::Values Segment::forward(const nn::Values& inputs, nn::DrawPlace place, Kept& kept) {
+  place.layer = parts_.front().first();
+  kept.place = place;
+  if (is_recomputed()) return forward_without_graph(inputs, kept);
+  return run_with_graphs(borders_, inputs, run_part(place), Graphs::ForLater, kept.graph);
+}
+
+nn::Values Segment::evaluate(const nn::Values& inputs, const nn::DrawPlace& place,
+                             SampleSizes& sizes) const {
   StateBefore before(buffers_);
   const PutBack put_back(before);
   nn::Values outputs =
-      layers_(without_gradient(inputs), place, {.generators = &before.generators()});
+      pass(without_gradient(inputs), place, {.generators = &before.generators()}, sizes);
   for (at::Tensor& output : outputs) {
     if (output.defined() && before.has(output)) output = output.clone();
   }
@@ -82,8 +112,8 @@ nn::Values Segment::forward_without_graph(const nn::Values& inputs, Kept& kept) 
   nn::Values outputs;
   {
     const c10::AutoGradMode grad_mode(learns);
-    outputs = layers_(learns ? cut_off(inputs).values : without_gradient(inputs), kept.place,
-                      {.generators = &kept.before.generators()});
+    outputs = pass(learns ? cut_off(inputs).values : without_gradient(inputs), kept.place,
+                   {.generators = &kept.before.generators()}, kept.graph.sizes);
   }
   const bool changed = versions(inputs) != before;
   if (learns) learned_ = {wants_gradient(inputs), wants_gradient(outputs), changed};
@@ -107,9 +137,7 @@ void Segment::recompute(Kept& kept) const {
   kept.before.exchange();
   {
     const PutBack put_back(kept.before);
-    Cut cut = cut_off(kept.inputs);
-    kept.outputs = layers_(cut.values, kept.place, {.marks = &kept.marks});
-    kept.leaves = std::move(cut.leaves);
+    run_with_graphs(borders_, kept.inputs, run_part(kept.place), Graphs::ForNow, kept.graph);
   }
   kept.inputs.clear();
   kept.before = {};

@@ -13,6 +13,7 @@
 #include "penstock/runtime/stage/backward.h"
 #include "penstock/runtime/stage/cut.h"
 #include "penstock/runtime/stage/in_engine.h"
+#include "penstock/runtime/stage/stage_segments.h"
 #include "penstock/runtime/stage/untrained.h"
 
 namespace penstock::stage {
@@ -22,14 +23,6 @@ namespace {
 c10::Device with_index(c10::Device device) {
   if (device.is_cpu() || device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
-}
-
-at::Tensor value_of(const nn::Loss& loss, const nn::Values& outputs, const nn::Values& targets) {
-  try {
-    return loss(outputs, targets);
-  } catch (...) {
-    rethrow_from("the loss");
-  }
 }
 
 // Has layers in eval() while it lives.  Then every module is in its own mode again: a model may
@@ -69,17 +62,18 @@ struct BackwardFailure {
   std::exception_ptr thrown;
 };
 
-// Runs a part of a segment's backward, or of the loss's, which is behind them.
+// Runs the backward of a part of a segment, or of the loss, which is behind them.
 // Throws: BackwardFailure for what a node of the graph throws.
 template <class Part>
-void of_segment(const std::vector<Segment>& segments, std::size_t segment,
-                const Segment::Kept& kept, const Part& part) {
+void of_part(const std::vector<Segment>& segments, std::size_t segment, std::size_t number,
+             const Segment::Kept& kept, const Part& part) {
   try {
     part();
   } catch (const NodeFailure& failure) {
     const bool is_loss = segment == segments.size();
     throw BackwardFailure{
-        str("backward of ", is_loss ? "the loss" : segments[segment].maker_of(failure, kept)),
+        str("backward of ",
+            is_loss ? "the loss" : segments[segment].maker_of(failure, number, kept)),
         failure.thrown()};
   }
 }
@@ -105,21 +99,10 @@ Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t f
       seed_(seed),
       layers_(model, first_layer, end_layer, seed, making),
       count_(std::move(count)) {
-  if (making.leaves == Leaves::ParametersOnly) untrained_ = std::make_shared<Untrained>(layers_);
-  add_segments(model, checkpointing);
-}
-
-void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
-                         const Checkpointing& checkpointing) {
-  const std::int64_t first = layers_.first();
-  const std::int64_t end = std::min(layers_.end(), nn::layers_in_line(model));
-  const auto layer = [&](std::int64_t i) { return layers_.all().begin() + (i - first); };
-  for (const partition::SegmentRange& range :
-       partition::segment_ranges(nn::meta_of(model), first, end, checkpointing)) {
-    segments_.emplace_back(
-        LayerRun(model, range.first, {layer(range.first), layer(range.end)}, untrained_),
-        range.is_recomputed ? Activations::Recomputed : Activations::Kept);
-  }
+  std::shared_ptr<Untrained> untrained;
+  if (making.leaves == Leaves::ParametersOnly) untrained = std::make_shared<Untrained>(layers_);
+  segments_ = make_segments(model, layers_, checkpointing, making.exchanges, untrained);
+  loss_.emplace(making.exchanges, untrained);
 }
 
 void Stage::begin_step(const nn::DrawPlace& place) {
@@ -137,41 +120,36 @@ nn::DrawPlace Stage::place_of(Microbatch microbatch) const {
 nn::TorchDraws Stage::torch_draws() const { return layers_.all().back()->torch_draws(); }
 
 // Runs the layers; without an activation to fill, keeps no graph.
-nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
+nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation,
+                      SampleSizes& sizes) {
   const bool training = activation != nullptr;
   const nn::DrawPlace place = place_of(microbatch);
   nn::Values values = inputs;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     if (!training) {
-      values = segments_[i].evaluate(values, place);
+      values = segments_[i].evaluate(values, place, sizes);
       continue;
     }
     if (i > 0) values = detached(values);
-    values = segments_[i].forward(values, place, activation->segments.emplace_back());
+    Segment::Kept& kept = activation->segments.emplace_back();
+    kept.graph.sizes = sizes;
+    values = segments_[i].forward(values, place, kept);
+    sizes = kept.graph.sizes;
   }
   return values;
 }
 
 nn::Values Stage::forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
+  SampleSizes sizes;
   if (!keep_graph) {
     const Evaluation evaluation(layers_.all());
-    return without_gradient(run(microbatch, inputs, nullptr));
+    return without_gradient(run(microbatch, inputs, nullptr, sizes));
   }
   auto activation = std::make_unique<Activation>(count_);
-  nn::Values results = detached(run(microbatch, inputs, activation.get()));
+  nn::Values results = detached(run(microbatch, inputs, activation.get(), sizes));
   keep(microbatch, std::move(activation));
   return results;
-}
-
-at::Tensor Stage::loss_of(const nn::DrawPlace& place, const nn::Values& outputs,
-                          const nn::Values& targets, const nn::Loss& loss) {
-  const nn::DrawScope scope(place, nullptr, torch_draws());
-  if (!untrained_ || !untrained_->is_due(place)) return value_of(loss, outputs, targets);
-  Nodes known = Untrained::behind(outputs);
-  at::Tensor value = value_of(loss, outputs, targets);
-  untrained_->check_loss(value, std::move(known));
-  return value;
 }
 
 at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
@@ -180,16 +158,22 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
   std::optional<Evaluation> evaluation;  // Covers the loss, too: it may be a layer.
   if (!keep_graph) evaluation.emplace(layers_.all());
   auto activation = keep_graph ? std::make_unique<Activation>(count_) : nullptr;
-  nn::Values outputs = run(microbatch, inputs, activation.get());
+  SampleSizes sizes;
+  nn::Values outputs = run(microbatch, inputs, activation.get(), sizes);
   nn::DrawPlace place = place_of(microbatch);
   place.layer = layers_.end();
-  if (keep_graph && segments_.back().is_recomputed()) {
-    Cut cut = cut_off(outputs);
-    empty(cut.leaves);  // Lets the loss work in the outputs' memory.
-    activation->segments.push_back({.leaves = std::move(cut.leaves), .place = place});
-    outputs = std::move(cut.values);
+  const LossCall call{.loss = loss, .targets = targets, .place = place, .draws = torch_draws()};
+  at::Tensor value;
+  if (!keep_graph) {
+    value = loss_->evaluate(std::move(outputs), call, sizes);
+  } else if (segments_.back().ends_graph() || loss_->is_shared(loss)) {
+    std::vector<KeptPart>& layers = activation->segments.back().graph.parts;
+    if (!layers.empty()) layers.back().outputs = without_memory(layers.back().outputs);
+    activation->segments.push_back({.graph = {.sizes = sizes}, .place = place});
+    value = loss_->apart(std::move(outputs), call, activation->segments.back().graph);
+  } else {
+    value = loss_->of(outputs, call);
   }
-  at::Tensor value = loss_of(place, outputs, targets, loss);
   if (value.numel() != 1) {
     throw Error(penstock::str("the loss has shape ", value.sizes(),
                               "; it must be a scalar per microbatch"));
@@ -202,7 +186,7 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
   // microbatch.
   at::Tensor result = value.detach().clone();
   if (!keep_graph) return result;
-  activation->segments.back().outputs = std::move(value);
+  activation->segments.back().graph.parts.back().outputs = {std::move(value)};
   keep(microbatch, std::move(activation));
   return result;
 }
@@ -228,9 +212,9 @@ std::unique_ptr<Stage::Activation> Stage::take(Microbatch microbatch) {
   return std::move(activations_[microbatch.index()]);
 }
 
-const Segment::Kept& Stage::graph(std::size_t segment, Activation& activation) const {
+Segment::Kept& Stage::graph(std::size_t segment, Activation& activation) const {
   Segment::Kept& kept = activation.segments[segment];
-  if (segment < segments_.size()) segments_[segment].recompute(kept);
+  if (segment < segments_.size() && kept.graph.parts.empty()) segments_[segment].recompute(kept);
   return kept;
 }
 
@@ -257,23 +241,31 @@ void Stage::run_backward(const Part& part) const {
 void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
   for (; !whole.segments.empty(); whole.segments.pop_back()) {
     const std::size_t last = whole.segments.size() - 1;
-    const Segment::Kept& kept = graph(last, whole);
-    const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
-    of_segment(segments_, last, kept,
-               [&] { gradients = stage::backward(kept.outputs, gradients, kept.leaves); });
+    Segment::Kept& kept = graph(last, whole);
+    std::vector<KeptPart>& parts = kept.graph.parts;
+    for (; !parts.empty(); parts.pop_back()) {
+      const std::size_t k = parts.size() - 1;
+      const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
+      gradients = begin_backward(kept.graph, k, std::move(gradients));
+      of_part(segments_, last, k, kept,
+              [&] { gradients = stage::backward(parts[k].outputs, gradients, parts[k].leaves); });
+    }
   }
 }
 
 void Stage::run_inputs(Activation& half, nn::Values& gradients) const {
   for (std::size_t i = half.segments.size(); i-- > 0;) {
-    const Segment::Kept& kept = graph(i, half);
-    const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
-    SplitBackward split;
-    of_segment(segments_, i, kept,
-               [&] { split = stage::backward_input(kept.outputs, gradients, kept.leaves); });
-    half.segments[i] = {
-        .weights = std::move(split.weights), .place = kept.place, .marks = kept.marks};
-    gradients = std::move(split.input_gradients);
+    Segment::Kept& kept = graph(i, half);
+    std::vector<KeptPart>& parts = kept.graph.parts;
+    for (std::size_t k = parts.size(); k-- > 0;) {
+      const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
+      gradients = begin_backward(kept.graph, k, std::move(gradients));
+      SplitBackward split;
+      of_part(segments_, i, k, kept,
+              [&] { split = stage::backward_input(parts[k].outputs, gradients, parts[k].leaves); });
+      parts[k] = {.weights = std::move(split.weights), .marks = std::move(parts[k].marks)};
+      gradients = std::move(split.input_gradients);
+    }
   }
 }
 
@@ -299,8 +291,12 @@ void Stage::backward_weight(Microbatch microbatch) {
   run_backward([&] {
     for (; !half->segments.empty(); half->segments.pop_back()) {
       Segment::Kept& kept = half->segments.back();
-      const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Weights), nullptr, torch_draws());
-      of_segment(segments_, half->segments.size() - 1, kept, [&] { kept.weights.run(); });
+      std::vector<KeptPart>& parts = kept.graph.parts;
+      for (; !parts.empty(); parts.pop_back()) {
+        const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Weights), nullptr, torch_draws());
+        of_part(segments_, half->segments.size() - 1, parts.size() - 1, kept,
+                [&] { parts.back().weights.run(); });
+      }
     }
   });
 }

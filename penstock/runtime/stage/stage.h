@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "penstock/runtime/nn/model.h"
 #include "penstock/runtime/stage/segment.h"
 #include "penstock/runtime/stage/stage_layers.h"
+#include "penstock/runtime/stage/stage_loss.h"
 
 namespace penstock::stage {
 
@@ -39,7 +41,8 @@ using Checkpointing = partition::Recomputation;
 
 class Stage {
  public:
-  // Builds layers [first_layer, end_layer) of the model, each from (seed, its index).
+  // Builds layers [first_layer, end_layer) of the model, each from (seed, its index).  Layers that
+  // have pieces run in them where `making` says with whom ranks exchange.
   // Throws: ConfigError for ties that do not fit and a regular expression that is none.
   Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
         std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
@@ -100,12 +103,10 @@ class Stage {
     std::shared_ptr<ActivationCount> count_;
   };
 
-  void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
   nn::DrawPlace place_of(Microbatch microbatch) const;
-  nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
-  at::Tensor loss_of(const nn::DrawPlace& place, const nn::Values& outputs,
-                     const nn::Values& targets, const nn::Loss& loss);
-  const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
+  nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation,
+                 SampleSizes& sizes);
+  Segment::Kept& graph(std::size_t segment, Activation& activation) const;
   nn::TorchDraws torch_draws() const;
   template <class Part>
   void run_backward(const Part& part) const;
@@ -121,8 +122,8 @@ class Stage {
   std::int64_t seed_;
   nn::DrawPlace place_;  // Place of the step's first microbatch.
   StageLayers layers_;
-  std::shared_ptr<Untrained> untrained_;  // Null: layers may depend on anything.
   std::vector<Segment> segments_;
+  std::optional<StageLoss> loss_;
   std::shared_ptr<ActivationCount> count_;
   std::vector<std::unique_ptr<Activation>> activations_;  // Activations by microbatch.
 };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/runtime/nn/model.h"
+#include "penstock/runtime/stage/exchanges.h"
 
 namespace penstock::stage {
 
@@ -31,6 +32,8 @@ struct Making {
   // Type that its floating parameters and buffers get then.
   std::optional<at::ScalarType> type = {};
   Leaves leaves = Leaves::Any;  // ParametersOnly: others are an error (untrained.h).
+  // The ranks that share the layers; null: nobody does.
+  std::shared_ptr<Exchanges> exchanges = {};
   // Has the layer's parameters before the next layer is made: their memory may be elsewhere then.
   std::function<void(const std::vector<nn::ModelParameter>&)> after_layer = {};
 };

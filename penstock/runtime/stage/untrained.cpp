@@ -6,6 +6,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/form.h"
+#include "penstock/runtime/stage/piece_check.h"
 
 namespace penstock::stage {
 namespace {
@@ -28,7 +29,9 @@ std::string described(const at::Tensor& tensor) { return nn::to_string(nn::form_
 }  // namespace
 
 Untrained::Untrained(const StageLayers& layers)
-    : first_(layers.first()), steps_(layers.all().size() + 1) {
+    : first_(layers.first()),
+      steps_(layers.all().size() + 1),
+      microbatches_(layers.all().size() + 1) {
   for (auto& step : steps_) step = -1;
   for (const NamedParameter& each : layers.trained()) {
     trained_.insert(each.tensor.unsafeGetTensorImpl());
@@ -37,8 +40,12 @@ Untrained::Untrained(const StageLayers& layers)
 
 bool Untrained::is_due(const nn::DrawPlace& place) {
   if (!at::GradMode::is_enabled()) return false;
-  std::atomic<std::int64_t>& last = steps_[static_cast<std::size_t>(place.layer - first_)];
-  return last.exchange(place.step, std::memory_order_relaxed) != place.step;
+  const auto layer = static_cast<std::size_t>(place.layer - first_);
+  std::atomic<std::int64_t>&last = steps_[layer], &microbatch = microbatches_[layer];
+  if (place.piece > 0) return last == place.step && microbatch == place.microbatch;
+  const bool is_due = last.exchange(place.step, std::memory_order_relaxed) != place.step;
+  if (is_due) microbatch.store(place.microbatch, std::memory_order_relaxed);
+  return is_due;
 }
 
 Nodes Untrained::behind(const nn::Values& values) {
@@ -87,7 +94,14 @@ void Untrained::check_layer(const std::string& name, nn::Layer& layer, const nn:
       {"let the layer's module register it, or the module that has it; or detach() it"});
 }
 
-void Untrained::check_loss(const at::Tensor& loss, Nodes known) const {
+void Untrained::check_piece(const partition::LayerMeta& meta, std::size_t piece, nn::Layer& layer,
+                            const nn::Values& inputs, const nn::Values& outputs) const {
+  check_layer(meta.name, layer, outputs, behind(inputs));
+  check_piece_graph(meta.pieces[piece], str("piece ", piece, " of layer ", in_quotes(meta.name)),
+                    inputs, outputs, [&](const at::Tensor& leaf) { return name_of(leaf, layer); });
+}
+
+void Untrained::check_loss(const nn::Values& loss, Nodes known) const {
   const std::optional<at::Tensor> found = find(loss, std::move(known));
   if (!found) return;
   throw ConfigError(str("the loss depends on a tensor, ", described(*found),

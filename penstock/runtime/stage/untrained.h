@@ -27,7 +27,8 @@ class Untrained {
   explicit Untrained(const StageLayers& layers);
 
   // Whether nobody has asked for this layer and step, with a graph; the loss counts as the layer
-  // behind the last.  Threads may ask at the same time.
+  // behind the last.  Later pieces of a layer are due with the first.  Threads may ask at the same
+  // time.
   bool is_due(const nn::DrawPlace& place);
 
   // What is behind these values, and so not the next layer's doing.
@@ -36,14 +37,19 @@ class Untrained {
   // Throws: ConfigError for a tensor on which `outputs` depend by more than `known`.
   void check_layer(const std::string& name, nn::Layer& layer, const nn::Values& outputs,
                    Nodes known) const;
-  void check_loss(const at::Tensor& loss, Nodes known) const;
+  void check_loss(const nn::Values& loss, Nodes known) const;
+  // The same of a piece of a layer, which computes what its description says (piece_check.h).
+  void check_piece(const partition::LayerMeta& meta, std::size_t piece, nn::Layer& layer,
+                   const nn::Values& inputs, const nn::Values& outputs) const;
 
  private:
   std::optional<at::Tensor> find(const nn::Values& outputs, Nodes known) const;
 
   ska::flat_hash_set<const c10::TensorImpl*> trained_;
   std::int64_t first_;
-  std::vector<std::atomic<std::int64_t>> steps_;  // Last step that was asked for, by layer.
+  // The last step that was asked for, by layer, and its microbatch.
+  std::vector<std::atomic<std::int64_t>> steps_;
+  std::vector<std::atomic<std::int64_t>> microbatches_;
 };
 
 }  // namespace penstock::stage

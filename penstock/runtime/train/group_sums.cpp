@@ -21,6 +21,11 @@ void GroupSums::over_model(const at::Tensor& tensor) {
   communicator_.all_reduce(tensor, other_parameters_)->wait();
 }
 
+void GroupSums::once_over_model(const at::Tensor& tensor) {
+  if (!counts_here()) tensor.zero_();
+  over_model(tensor);
+}
+
 std::vector<double> GroupSums::over_copies(const std::vector<double>& mine, const char* phase) {
   return groups_.same_parameters.size() == 1 ? mine : sums(mine, same_parameters_.group(), phase);
 }

@@ -24,6 +24,10 @@ class GroupSums {
   // Sums `tensor`, in place, over ranks that make up the model (Groups::other_parameters).
   // REQUIRES: ranks with the same parameters have the same of it.
   void over_model(const at::Tensor& tensor);
+  // The same of what ranks that share layers have the same of, too: one of them counts.
+  void once_over_model(const at::Tensor& tensor);
+  // Whether this rank is that one.
+  bool counts_here() const { return groups_.shared_weights.here == 0; }
   // The sums of what the ranks with the same parameters have at each place of `mine`; `phase` says
   // what is waited for.
   std::vector<double> over_copies(const std::vector<double>& mine, const char* phase);

@@ -46,7 +46,10 @@ std::string describe(const nn::LayerSpec& spec) {
   const std::string takes = spec.taken.empty() ? "" : " takes " + join(spec.taken, ",");
   const std::string size =
       spec.meta.parameters == nn::kNotCounted ? "" : str(" of ", spec.meta.parameters, " elements");
-  return str(spec.meta.name, " ", spec.meta.type, size, gives, takes, ties);
+  const exchange::Pieces& pieces = spec.meta.pieces;
+  const std::string in_pieces =
+      pieces.empty() ? "" : str(" in pieces ", content_hash(exchange::to_string(pieces)));
+  return str(spec.meta.name, " ", spec.meta.type, size, gives, takes, ties, in_pieces);
 }
 
 std::string describe(LossScale::Kind kind) {

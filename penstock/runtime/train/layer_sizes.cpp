@@ -6,6 +6,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/comm/or_fail.h"
+#include "penstock/runtime/nn/loss_layer.h"
 
 namespace penstock::train {
 namespace {
@@ -16,6 +17,15 @@ bool is_counted(const nn::LayerSpec& layer) { return layer.meta.parameters != nn
 
 bool are_counted(const std::vector<nn::LayerSpec>& layers) {
   return std::ranges::all_of(layers, is_counted);
+}
+
+partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std::int32_t stages,
+                                  const partition::Method& method) {
+  partition::ModelMeta in_line = nn::meta_of(layers);
+  in_line.resize(static_cast<std::size_t>(nn::layers_in_line(layers)));
+  partition::Partition partition = partition::partition(in_line, stages, method);
+  partition.bounds.back() = std::ssize(layers);
+  return partition;
 }
 
 void count_together(std::vector<nn::LayerSpec>& layers, const std::set<std::int64_t>& likely,

@@ -9,12 +9,18 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/partition/partition.h"
 #include "penstock/runtime/nn/model.h"
 
 namespace penstock::train {
 
 // Whether all of them are known.
 bool are_counted(const std::vector<nn::LayerSpec>& layers);
+
+// Cuts layers into stages.  A loss that is a layer is of the last stage, whatever the method makes
+// of the others.
+partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std::int32_t stages,
+                                  const partition::Method& method);
 
 // Collective over all ranks.  Fills in the counts that are not known yet.  `likely`: the layers
 // that this rank counts.  REQUIRES: some rank counts each, and replicas count the same at one time,

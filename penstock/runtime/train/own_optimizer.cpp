@@ -33,12 +33,19 @@ bool steps_by_element(const Optimizer& optimizer) {
          dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr;
 }
 
-void check_class(const Optimizer& optimizer, bool has_slices) {
+void check_class(const Optimizer& optimizer, bool has_slices, bool has_parts) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw ConfigError(str("optimizer ", name_of(optimizer),
                           " computes the loss several times in a step, which a Trainer does not"));
   }
-  if (!has_slices || steps_by_element(optimizer)) return;
+  if (steps_by_element(optimizer)) return;
+  if (has_parts) {
+    throw ConfigError(
+        str("optimizer ", name_of(optimizer),
+            " may look at whole parameters, and ranks that share layers update parts of them"),
+        {"use mesh.tensor = 1, or SGD, Adam, AdamW, RMSprop or Adagrad of torch::optim"});
+  }
+  if (!has_slices) return;
   throw ConfigError(
       str("optimizer ", name_of(optimizer),
           " may look at whole parameters, and with ZeRO each rank updates slices of them"),
@@ -124,7 +131,7 @@ void give_masters(Optimizer& optimizer, RankModel& here, const update::MasterWei
   const auto is_master = [&](const at::Tensor& tensor) {
     return known.contains(tensor.unsafeGetTensorImpl());
   };
-  check_class(optimizer, updates_slices(here));
+  check_class(optimizer, updates_slices(here), here.sharing().are_several());
   std::optional<ByTensor> updated;  // Made once it is needed.
   for (auto& group : optimizer.param_groups()) {
     if (std::ranges::all_of(group.params(), is_master)) continue;

@@ -21,6 +21,25 @@ nn::Values with_floats_in(at::ScalarType type, nn::Values values) {
   return values;
 }
 
+// A loss in pieces that gets outputs in float.
+class SharedLossOfFloats : public nn::SharedLoss {
+ public:
+  explicit SharedLossOfFloats(std::shared_ptr<nn::SharedLoss> loss) : loss_(std::move(loss)) {}
+  nn::Values run_piece(std::size_t piece, const nn::Values& values) const override {
+    return loss_->run_piece(piece, piece == 0 ? with_floats_in(at::kFloat, values) : values);
+  }
+
+ private:
+  std::shared_ptr<nn::SharedLoss> loss_;
+};
+
+nn::LossPieces with_floats(nn::LossPieces pieces) {
+  pieces.make = [make = std::move(pieces.make)](const partition::Share& share) {
+    return std::make_shared<SharedLossOfFloats>(make(share));
+  };
+  return pieces;
+}
+
 }  // namespace
 
 std::string Precision::describe() const {
@@ -34,9 +53,12 @@ nn::Values Precision::inputs(const nn::Values& values) const {
 
 nn::Loss Precision::loss(nn::Loss loss) const {
   if (!is_short() || !loss || loss.takes_any_type()) return loss;
-  return [loss = std::move(loss)](const nn::Values& outputs, const nn::Values& targets) {
+  const std::shared_ptr<const nn::LossPieces> pieces = loss.pieces();
+  nn::Loss of_floats = [loss = std::move(loss)](const nn::Values& outputs,
+                                                const nn::Values& targets) {
     return loss(with_floats_in(at::kFloat, outputs), targets);
   };
+  return pieces ? std::move(of_floats).in_pieces(with_floats(*pieces)) : of_floats;
 }
 
 Precision make_precision(const config::Config& config) {

@@ -47,6 +47,7 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
       progress_(progress),
       sums_(lower::groups_of(layout.schedule, layout.mesh, communicator.rank()), communicator,
             progress),
+      sharing_(groups(), layout.mesh.groups(mesh::Role::SharedWeights), communicator, progress),
       activations_(std::make_shared<stage::ActivationCount>()),
       owned_(str("rank ", communicator.rank())) {
   if (!options.device.is_cpu()) {  // Kernels of users may ask for no device.
@@ -63,12 +64,14 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
   {
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
     agree_on(Occasion::Layers, facts_of(stages_, first_values_), communicator_, groups().places);
+    sharing_.note(layers, stages_);
+    if (options_.compares_weights) sharing_.agree_on_first_values(stages_, first_values_);
     first_values_.clear();
   }
   replicated_.emplace(std::move(grown), communicator_);
   build_ties(layers, layout);
   order_.emplace(stages_, std::ssize(layers),
-                 [this](const at::Tensor& counts) { sums_.over_model(counts); });
+                 [this](const at::Tensor& counts) { sums_.once_over_model(counts); });
 }
 
 // The next stage's layers move to where their Ownership says, each before the next is made.
@@ -81,7 +84,9 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
     return built;
   };
   if (options_.precision.is_short()) making.type = options_.precision.type;
-  const bool has_copies = options_.compares_weights && groups().same_parameters.size() > 1;
+  making.exchanges = sharing_.exchanges();
+  const bool has_copies =
+      options_.compares_weights && (groups().same_parameters.size() > 1 || sharing_.are_several());
   making.after_layer = [this, &growing,
                         has_copies](const std::vector<nn::ModelParameter>& parameters) {
     progress_.advance();
@@ -89,7 +94,8 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
       // Where its values are all here; add() may take them away.
       if (has_copies) first_values_[each.name] = stage::hash_of_values(each.tensor);
       growing.add({each.name, each.tensor},
-                  each.is_tied ? parameters::Ties::Shared : parameters::Ties::Unshared);
+                  each.is_tied ? parameters::Ties::Shared : parameters::Ties::Unshared,
+                  each.cut.is_whole() ? groups().shared_weights.size() : each.cut.copies);
     }
   };
   return making;
@@ -128,7 +134,7 @@ std::unique_ptr<parameters::GrowingParameters> RankModel::build_stages(
 // One group of ranks for each set of places that shares parameters.
 void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout) {
   using Places = std::set<std::int32_t>;
-  const std::vector<Rank> pipe = layout.mesh.group(Rank(0), mesh::Role::Pipe);
+  const std::vector<Rank>& pipe = groups().pipe.ranks;
   const auto places_of = [&](const std::vector<std::int64_t>& tied) {
     Places places;
     for (const std::int64_t layer : tied) {
@@ -215,7 +221,8 @@ execute::StepResult RankModel::run(execute::Executor& executor, const char* name
   return replicated_->run(name, [&] { return executor.run(inputs); });
 }
 
-void RankModel::sum_tied_gradients() {
+void RankModel::sum_shared_gradients() {
+  sharing_.add_sums(stages_, *replicated_, options_.precision.sums);
   const execute::WaitMark wait(progress_, "summing gradients of tied layers");
   for (const auto& tied : ties_) tied->sum_gradients();
 }
@@ -231,10 +238,17 @@ void RankModel::share_buffers() {
   }
 }
 
-std::vector<double> RankModel::squared_norms() {
-  std::vector<double> all(static_cast<std::size_t>(order_->places().size()), 0.0);
-  order_->places().place(replicated_->squared_norms(), all);
-  return all;
+RankModel::SquaredNorms RankModel::squared_norms() {
+  SquaredNorms norms{.here = replicated_->squared_norms()};
+  std::vector<double> counted = norms.here;
+  for (std::size_t i = 0; i < counted.size(); ++i) {
+    const std::string& name = parameters()[i].name;
+    norms.apart += sharing_.apart(name, counted[i]);
+    if (!sharing_.counts(name)) counted[i] = 0.0;
+  }
+  norms.counted.resize(static_cast<std::size_t>(order_->places().size()), 0.0);
+  order_->places().place(counted, norms.counted);
+  return norms;
 }
 
 RankModel::WholeParameters::WholeParameters(parameters::RankParameters& replicated)

@@ -25,6 +25,7 @@
 #include "penstock/runtime/train/group_sums.h"
 #include "penstock/runtime/train/handshake.h"
 #include "penstock/runtime/train/model_order.h"
+#include "penstock/runtime/train/sharing_ranks.h"
 #include "penstock/train/trainer_options.h"
 
 namespace penstock::train {
@@ -52,6 +53,8 @@ class RankModel {
 
   const mesh::Groups& groups() const { return sums_.groups(); }
   GroupSums& sums() { return sums_; }
+  // The ranks that share this one's layers.
+  SharingRanks& sharing() { return sharing_; }
   std::vector<stage::Stage>& stages() { return stages_; }
   // Whether one of them is the model's first, or its last.
   bool is_first_stage() const { return is_first_stage_; }
@@ -89,13 +92,19 @@ class RankModel {
   execute::StepResult run(execute::Executor& executor, const char* name,
                           execute::StepInputs inputs);
 
-  // Collective, after the program: a tied parameter's copies get the sum of their gradients.
-  void sum_tied_gradients();
+  // Collective, after the program: gradients of which ranks that share layers have summands become
+  // the sums, and a tied parameter's copies get the sum of theirs.
+  void sum_shared_gradients();
   // Collective over the ranks with the same parameters: buffers become those of the first.
   void share_buffers();
-  // The square of each gradient's 2-norm, in model order, with zeros for parameters that other
-  // ranks count.  Collective over the ranks with the same parameters.
-  std::vector<double> squared_norms();
+  // The squares of gradients' 2-norms.
+  struct SquaredNorms {
+    std::vector<double> here;     // Squares of parameters(), and of parts of parameters.
+    std::vector<double> counted;  // The same in model order; 0: other ranks count it.
+    double apart = 0.0;           // The sum of SharingRanks::apart().
+  };
+  // Collective over the ranks with the same parameters.
+  SquaredNorms squared_norms();
 
  private:
   std::unique_ptr<parameters::GrowingParameters> build_stages(
@@ -113,6 +122,7 @@ class RankModel {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   GroupSums sums_;
+  SharingRanks sharing_;
   bool is_first_stage_ = false;
   bool is_last_stage_ = false;
   std::shared_ptr<stage::ActivationCount> activations_;

@@ -21,17 +21,30 @@ using agreement::Fact;
 
 // Stands for a parameter that comes and goes, and was not set.
 constexpr const char* kAway = "as it was";
+// Ends a parameter's name in SharingRanks::key_of().
+constexpr const char* kPart = ", part ";
 
-// What the ranks say that they have set, by name, and which ranks have each tied parameter.
+// What the ranks say that they have set, by name, and which ranks have each parameter that is in
+// several places.
 struct AllSet {
   std::map<std::string, std::map<Rank, std::string>> hashes;
   std::map<std::string, std::vector<Rank>> owners;
 };
 
-std::set<std::string> tied_names(RankModel& here) {
-  std::set<std::string> names;
+// The parameters that ranks with other parameters have, too: tied ones, and those that several of
+// the ranks which share layers have.  What all of them call it, and its name here.
+std::map<std::string, std::string> names_in_several_places(RankModel& here) {
+  std::map<std::string, std::string> names;
+  const SharingRanks& sharing = here.sharing();
   for (const stage::Stage& stage : here.stages()) {
-    for (const nn::TiedParameter& tied : stage.layers().tied()) names.insert(tied.name);
+    for (const nn::TiedParameter& tied : stage.layers().tied()) {
+      names[sharing.key_of(tied.name)] = tied.name;
+    }
+    for (const auto* parameters : {&stage.parameters(), &stage.layers().frozen()}) {
+      for (const auto& [name, tensor] : *parameters) {
+        if (sharing.copies_of(name) > 1) names[sharing.key_of(name)] = name;
+      }
+    }
   }
   return names;
 }
@@ -78,15 +91,18 @@ AllSet exchange_set(const OwnSettings& own, RankModel& here, comm::Communicator&
   constexpr char kSet = '=', kTied = '&';
   std::string mine;
   for (const auto& [name, hash] : own.weights) mine += kSet + hash + " " + name + "\n";
-  for (const std::string& name : tied_names(here)) mine += kTied + name + "\n";
+  for (const auto& [key, name] : names_in_several_places(here)) mine += kTied + key + "\n";
   AllSet all;
   const auto texts = communicator.exchange("weights that the program has set", mine);
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     for (const std::string& line : penstock::split(texts[rank], '\n')) {
       if (line.empty()) continue;
+      if (line.front() == kTied) {
+        all.owners[line.substr(1)].emplace_back(rank);
+        continue;
+      }
       const std::string name = line.substr(line.find(' ') + 1);
-      if (line.front() == kSet) all.hashes[name][Rank(rank)] = line.substr(1, line.find(' ') - 1);
-      if (line.front() == kTied) all.owners[line.substr(1)].emplace_back(rank);
+      all.hashes[name][Rank(rank)] = line.substr(1, line.find(' ') - 1);
     }
   }
   return all;
@@ -100,11 +116,10 @@ double number_of(const OwnSettings& own) {
   return static_cast<double>(stable_hash(text) >> 12);  // Keeps 52 bits.
 }
 
-bool has_tied(const OwnSettings& own, RankModel& here) {
+bool is_in_several_places(const OwnSettings& own, RankModel& here) {
   if (own.weights.empty()) return false;
-  const std::set<std::string> tied = tied_names(here);
-  return std::ranges::any_of(own.weights,
-                             [&](const auto& each) { return tied.contains(each.first); });
+  return std::ranges::any_of(names_in_several_places(here),
+                             [&](const auto& each) { return own.weights.contains(each.second); });
 }
 
 void append_number(std::vector<double>& mine, const mesh::Group& copies, double number) {
@@ -142,27 +157,41 @@ void agree_on_settings(const OwnSettings& own, RankModel& here, comm::Communicat
   Facts facts;
   for (const auto& [name, value] : values) facts.add(Fact::SetParameter, name, value);
   agree_on(Occasion::Step, facts, communicator, here.groups().places);
-  for (const auto& [name, ranks] : all.owners) {
-    if (!all.hashes.contains(name)) continue;
+  const auto names = names_in_several_places(here);
+  for (const auto& [key, ranks] : all.owners) {
+    if (!all.hashes.contains(key.substr(0, key.find(kPart)))) continue;
     Facts of_name;
-    if (const auto mine = values.find(name); mine != values.end()) {
-      of_name.add(Fact::SetParameter, name, mine->second);
-    }
+    const auto name = names.find(key);
+    const auto mine = name == names.end() ? values.end() : values.find(name->second);
+    if (mine != values.end()) of_name.add(Fact::SetParameter, key, mine->second);
     agree_on(Occasion::Step, of_name, communicator, {ranks});
   }
 }
 
 void agree_on_gradients(RankModel& here, comm::Communicator& communicator) {
-  Facts facts;
-  for (const auto& set : here.replicated().kept()) {
-    for (const parameters::OwnedElements& each : set) {
-      if (!each.part || each.is_slice) continue;
-      const at::Tensor& gradient = each.values.grad();
-      facts.add(Fact::ChangedGradient, each.parameter.name,
-                gradient.defined() ? stage::hash_of_values(gradient) : "none");
+  const auto facts_of = [&](const auto& is_compared) {
+    Facts facts;
+    for (const auto& set : here.replicated().kept()) {
+      for (const parameters::OwnedElements& each : set) {
+        if (!each.part || !is_compared(each)) continue;
+        const at::Tensor& gradient = each.values.grad();
+        facts.add(Fact::ChangedGradient, each.parameter.name,
+                  gradient.defined() ? stage::hash_of_values(gradient) : "none");
+      }
     }
+    return facts;
+  };
+  using parameters::OwnedElements;
+  agree_on(Occasion::Step, facts_of([](const OwnedElements& each) { return !each.is_slice; }),
+           communicator, here.groups().places);
+  const SharingRanks& sharing = here.sharing();
+  for (const std::int64_t copies : sharing.numbers_of_copies()) {
+    const auto has_so_many = [&](const OwnedElements& each) {
+      return sharing.copies_of(each.parameter.name) == copies;
+    };
+    agree_on(Occasion::Step, facts_of(has_so_many), communicator,
+             sharing.groups_with_copies(copies));
   }
-  agree_on(Occasion::Step, facts, communicator, here.groups().places);
 }
 
 void settle_gradients(RankModel& here) {

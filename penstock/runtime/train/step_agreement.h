@@ -25,8 +25,9 @@ struct OwnSettings {
 
 // A number that differs for different settings, all but surely.  A double holds it exactly.
 double number_of(const OwnSettings& own);
-// Whether any of these weights is also another rank's, as a tied parameter's copy is.
-bool has_tied(const OwnSettings& own, RankModel& here);
+// Whether ranks with other parameters have any of these weights, too: a tied parameter's copies, or
+// what ranks that share layers have all of.
+bool is_in_several_places(const OwnSettings& own, RankModel& here);
 
 // The number of each of the ranks with the same parameters, behind what is given to
 // GroupSums::over_copies().

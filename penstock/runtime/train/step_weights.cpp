@@ -17,8 +17,8 @@ namespace {
 const mesh::Place& ranks_with(std::int32_t stage, const Layout& layout,
                               const mesh::Groups& groups) {
   const Rank home = layout.schedule.facts().homes.on_way(0, static_cast<std::size_t>(stage));
-  const std::vector<Rank> pipe = layout.mesh.group(Rank(0), mesh::Role::Pipe);
-  return groups.places[static_cast<std::size_t>(groups.place_of(pipe[home.index()]))];
+  const Rank here = groups.pipe.ranks[home.index()];
+  return groups.places[static_cast<std::size_t>(groups.place_of(here))];
 }
 
 // Pairs each rank that has the last stage with the rank that tells it of the first stage: itself,

@@ -186,7 +186,9 @@ void TrainedModel::set(const std::string& name, const at::Tensor& values, std::s
       const at::Tensor part = elements_in(values, piece.region());
       at::Tensor(piece.values).copy_(part.view(piece.values.sizes()));
     }
-    if (is_weight) rank_model_->replicated().changes().set(name, values);
+    if (is_weight) {
+      rank_model_->replicated().changes().set(name, rank_model_->sharing().part_of(name, values));
+    }
     rank_model_->replicated().changes().note();
     if (update_->memory() != nullptr) update_->memory()->let_go(update_->masters().all());
   });

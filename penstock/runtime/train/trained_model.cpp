@@ -18,6 +18,7 @@
 #include "penstock/runtime/nn/loss_layer.h"
 #include "penstock/runtime/train/handshake.h"
 #include "penstock/runtime/train/layer_sizes.h"
+#include "penstock/runtime/train/shared_layers.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {
@@ -31,16 +32,6 @@ lower::ProgramOptions program_of(const TrainerOptions& options) {
 }
 
 namespace {
-
-// A loss that is a layer is of the last stage, whatever the method makes of the others.
-partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std::int32_t stages,
-                                  const partition::Method& method) {
-  partition::ModelMeta in_line = nn::meta_of(layers);
-  in_line.resize(static_cast<std::size_t>(nn::layers_in_line(layers)));
-  partition::Partition partition = partition::partition(in_line, stages, method);
-  partition.bounds.back() = std::ssize(layers);
-  return partition;
-}
 
 // The layers of this rank if all stages have equally many.
 std::set<std::int64_t> likely_layers(const std::vector<nn::LayerSpec>& layers,
@@ -59,14 +50,33 @@ bool keeps_what_is_made(const TrainerOptions& options) {
   return options.device.is_cpu() && !options.precision.is_short() && !rules.come_and_go();
 }
 
+// Refuses what is not there for ranks that share layers, and layers that do not fit together.
+void check_sharing(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
+                   const nn::Loss& loss) {
+  if (const std::int32_t context = options.mesh[mesh::Axis::Context]; context > 1) {
+    throw ConfigError(str("mesh.context = ", context, ": context parallelism is not there yet"),
+                      {"take 1, or mesh.tensor"});
+  }
+  const std::int32_t tensor = options.mesh[mesh::Axis::Tensor];
+  if (tensor == 1) return;
+  if (options.sums == GradientSums::Invariant) {
+    throw ConfigError(str("mesh.tensor = ", tensor,
+                          " with invariant sums of gradients: sums "
+                          "within a layer depend on how many ranks share it"),
+                      {"take one of them"});
+  }
+  check_shared_layers(layers, loss);
+}
+
 // Collective over all ranks, which have the same of everything afterwards.  Layers may have to be
 // made to be counted, which `layers` then are.
 Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& layers,
-                   nn::LayerMaker& maker, comm::Communicator& communicator,
+                   const nn::Loss& loss, nn::LayerMaker& maker, comm::Communicator& communicator,
                    execute::Progress& progress) {
   const comm::Call call("Trainer()");
   mesh::Mesh mesh = mesh::make_mesh(communicator.world_size(), options.mesh);
   nn::check_model(layers);
+  check_sharing(options, layers, loss);
   parameters::check(options.zero, options.offload.parameters, options.sums);
   if (options.precision.sum_type() != options.precision.type &&
       options.sums == GradientSums::Invariant) {
@@ -77,6 +87,12 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
   }
   verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
   config::check_programs(lower::programs_of(schedule), options.zero.stage);
+  if (schedule.schedule().replicas > 1 && options.mesh[mesh::Axis::Tensor] > 1) {
+    throw ConfigError(str(schedule::title(schedule.schedule()),
+                          " is a program of several replicas, whose ranks have whole layers, and "
+                          "mesh.tensor is ",
+                          options.mesh[mesh::Axis::Tensor]));
+  }
   const mesh::Group sharing = lower::groups_of(schedule, mesh, communicator.rank()).shared_weights;
   maker.share({.index = sharing.here, .of = sharing.size()});
   const std::int32_t stages = schedule.schedule().stages;
@@ -95,6 +111,10 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
     count_together(layers, likely_layers(layers, mesh, schedule, communicator.rank()), maker, after,
                    communicator);
     partition = cut_into_stages();
+  }
+  if (sharing.size() > 1) {
+    prove_exchanges(schedule, exchanges_of_stages(layers, loss, *partition, options.checkpointing),
+                    options.mesh);
   }
   return {std::move(mesh), std::move(schedule), std::move(*partition)};
 }
@@ -144,13 +164,14 @@ void check_groups(const config::OptimizerConfig& optimizer, RankModel& here) {
 }  // namespace
 
 struct TrainedModel::Fixed {
-  Fixed(const TrainerOptions& given, std::vector<nn::LayerSpec> specs, comm::Communicator& ranks)
+  Fixed(const TrainerOptions& given, std::vector<nn::LayerSpec> specs, const nn::Loss& loss,
+        comm::Communicator& ranks)
       : options(given),
         layers(std::move(specs)),
         communicator(ranks),
         progress(options.progress == nullptr ? own_progress : *options.progress),
         maker(std::make_unique<nn::LayerMaker>(layers, options.seed)),
-        layout(make_layout(options, layers, *maker, communicator, progress)) {}
+        layout(make_layout(options, layers, loss, *maker, communicator, progress)) {}
 
   const TrainerOptions options;
   std::vector<nn::LayerSpec> layers;
@@ -162,9 +183,9 @@ struct TrainedModel::Fixed {
 };
 
 TrainedModel::TrainedModel(const TrainerOptions& options, std::vector<nn::LayerSpec> layers,
-                           comm::Communicator& communicator)
+                           const nn::Loss& loss, comm::Communicator& communicator)
     : calls_(communicator),
-      fixed_(std::make_unique<Fixed>(options, std::move(layers), communicator)) {
+      fixed_(std::make_unique<Fixed>(options, std::move(layers), loss, communicator)) {
   const comm::Call call("Trainer()");
   Layout& layout = fixed_->layout;
   execute::Progress& progress = fixed_->progress;

@@ -109,11 +109,24 @@ std::vector<at::Tensor> buffers_of(RankModel& here) {
   return buffers;
 }
 
+// What several ranks that share layers have is computed by each, from the same, by the same
+// kernels.
+[[noreturn]] void refuse_apart(RankModel& here, comm::Communicator& communicator,
+                               std::int64_t step) {
+  agree_on_gradients(here, communicator);
+  throw NumericsError(
+      str("step ", step,
+          ": ranks that share layers have different gradients of what "
+          "all of them have"),
+      {"each computes a layer without pieces by itself: kernels that give other bits on each "
+       "rank drive them apart; give the layer pieces (penstock/nn/shared.h)"});
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
                  comm::Communicator& communicator)
-    : TrainedModel(options, nn::with_loss(std::move(layers), loss), communicator) {
+    : TrainedModel(options, nn::with_loss(std::move(layers), loss), loss, communicator) {
   const comm::Call call("Trainer()");
   weights_.emplace(this->options(), layout(), *rank_model_, communicator, progress());
   before_step_ = stage::StateBefore(buffers_of(*rank_model_));
@@ -157,6 +170,7 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
       }
       inputs.of_nothing = of_nothing(std::span(weights).subspan(first, count));
     }
+    compare_batch(batch, step);
     nn::LaterChecks checks;
     const execute::StepResult result =
         rank_model_->run(program_->executor(), program_->name().c_str(), inputs);
@@ -168,14 +182,36 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
   return losses;
 }
 
+// Ranks that share layers would compute nonsense together, or wait for ever, with samples of
+// different replicas.
+void Trainer::compare_batch(const Microbatches& batch, std::int64_t step) {
+  if (!options().compares_weights) return;
+  comm::or_fail_at(communicator(), in_step(step), [&] {
+    rank_model_->sharing().check_same(
+        rank_model_->is_first_stage() ? batch.inputs : std::vector<nn::Values>{},
+        rank_model_->is_last_stage() ? batch.targets : std::vector<nn::Values>{});
+  });
+}
+
 // Shares the loss, the gradient norm and the wish to stop; returns the norm.  The squared norms of
 // the parameters are added in model order on every rank, whatever the layout: summing them with
 // zeros over the pipe is exact.
 double Trainer::combine(const std::vector<double>& losses, const std::vector<double>& weights,
                         std::int64_t microbatches, const OwnSettings& own, StepReport& report) {
-  enum : std::uint8_t { kLoss, kBadMicrobatches, kStop, kBusy, kSave, kCompare, kCounts };
+  enum : std::uint8_t {
+    kLoss,
+    kBadMicrobatches,
+    kBadElsewhere,
+    kStop,
+    kBusy,
+    kSave,
+    kCompare,
+    kApart,
+    kCounts
+  };
   const mesh::Groups& here = rank_model_->groups();
-  const SharedOverModel shared(kCounts, rank_model_->squared_norms(), own.rates, here);
+  const RankModel::SquaredNorms norms = rank_model_->squared_norms();
+  const SharedOverModel shared(kCounts, norms.counted, own.rates, here);
   const std::span<double> value = shared.counts();
   std::vector<double> mine = losses;
   mine.push_back(words_.stop ? 1 : 0);
@@ -184,16 +220,19 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   append_number(mine, here.same_parameters, number_of(own));
   std::vector<double> all = rank_model_->sums().over_copies(mine, "sharing the loss");
   const bool differs = remove_numbers(all, here.same_parameters, number_of(own));
-  value[kCompare] = differs || has_tied(own, *rank_model_) ? 1 : 0;
+  value[kCompare] = differs || is_in_several_places(own, *rank_model_) ? 1 : 0;
   const auto flags = all.begin() + std::ssize(losses);
   value[kStop] = flags[0];
   value[kBusy] = flags[1];
   value[kSave] = flags[2];
   all.erase(flags, all.end());
   if (rank_model_->is_last_stage()) {
-    value[kLoss] = options().loss_scale.combine(all, weights);
-    value[kBadMicrobatches] = static_cast<double>(options().loss_scale.bad(all, weights));
+    const bool counts = rank_model_->sums().counts_here();
+    const auto bad = static_cast<double>(options().loss_scale.bad(all, weights));
+    value[counts ? kBadMicrobatches : kBadElsewhere] = bad;
+    if (counts) value[kLoss] = options().loss_scale.combine(all, weights);
   }
+  value[kApart] = norms.apart;
   {
     const execute::WaitMark wait(progress(), "sharing the loss and the gradient norm");
     rank_model_->sums().over_model(shared.tensor());
@@ -204,14 +243,18 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   report.loss = value[kLoss];
   report.words = {.stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
   const double norm = update::gradient_norm(shared.squares()) / update_->gradients_scale();
-  if (value[kBadMicrobatches] == 0) return norm;
+  const double bad = std::max(value[kBadMicrobatches], value[kBadElsewhere]);
+  const bool is_comparable = bad == 0 && norm < std::numeric_limits<double>::infinity();
+  if (is_comparable && value[kApart] != 0) {
+    refuse_apart(*rank_model_, communicator(), report.step);
+  }
+  if (bad == 0) return norm;
   constexpr double kOverflow = std::numeric_limits<double>::infinity();  // Wherever it was.
   if (!update_->skips(kOverflow)) {
-    throw NumericsError(
-        str("step ", report.step, ": the loss of ", value[kBadMicrobatches], " of ", microbatches,
-            " microbatches is not finite; the step's is ", shortest(report.loss)),
-        {"the weights are as before this step",
-         "lower optimizer.params.lr, or set gradient_clipping"});
+    throw NumericsError(str("step ", report.step, ": the loss of ", bad, " of ", microbatches,
+                            " microbatches is not finite; the step's is ", shortest(report.loss)),
+                        {"the weights are as before this step",
+                         "lower optimizer.params.lr, or set gradient_clipping"});
   }
   report.skipped = true;
   return kOverflow;
@@ -241,7 +284,7 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
     const std::vector<double> weights = weights_->of(batches, report.step);
     const std::vector<double> losses = run(batches, weights, report.step);
     const torch::NoGradGuard no_grad;
-    rank_model_->sum_tied_gradients();
+    rank_model_->sum_shared_gradients();
     rank_model_->share_buffers();
     if (use == Use::Shown) update_->unscale_gradients();
     parameters::add_gradients(replicated.parts(), before);
@@ -319,6 +362,7 @@ double Trainer::evaluate(const Microbatches& batch) {
       inputs.of_nothing = of_nothing(
           std::span(weights).subspan(static_cast<std::size_t>(first), batch.targets.size()));
     }
+    compare_batch(batch, /*step=*/0);
     nn::LaterChecks checks;
     const execute::StepResult result = rank_model_->run(*forwards_.evaluate, "evaluate", inputs);
     const at::Tensor loss = at::zeros({1}, at::kDouble);
@@ -329,7 +373,7 @@ double Trainer::evaluate(const Microbatches& batch) {
       loss.fill_(options().loss_scale.combine(all, weights));
     }
     const execute::WaitMark wait(progress(), "sharing the validation loss");
-    rank_model_->sums().over_model(loss);
+    rank_model_->sums().once_over_model(loss);
     return loss.item<double>();
   });
 }
@@ -346,9 +390,10 @@ nn::Values Trainer::infer(const nn::Values& inputs) {
                                        .evaluation = ++forwards_.since_step}};
     const auto copies = static_cast<std::size_t>(forwards_.infer->plan().microbatches);
     if (rank_model_->is_first_stage()) step.inputs.assign(copies, inputs);
+    compare_batch({.inputs = step.inputs}, /*step=*/0);
     std::vector<nn::Values> outputs = rank_model_->run(*forwards_.infer, "infer", step).outputs;
     const auto mine = std::ranges::find_if_not(outputs, &nn::Values::empty);
-    return mine == outputs.end() ? nn::Values() : std::move(*mine);
+    return mine == outputs.end() ? nn::Values() : rank_model_->sharing().whole_outputs(*mine);
   });
 }
 

@@ -55,23 +55,25 @@ void Trainer::check_computed(const StepReport& report) const {
 // The norm of gradients as they are now, which the program may have changed.
 double Trainer::norm_again(const std::vector<double>& rates) {
   comm::or_fail(communicator(), [this] { settle_gradients(*rank_model_); });
-  const std::vector<double> my_squares = rank_model_->squared_norms();
+  const RankModel::SquaredNorms norms = rank_model_->squared_norms();
   const mesh::Groups& here = rank_model_->groups();
   // Tells whole gradients apart, which replicas must have alike.
-  const double number = number_of({.rates = my_squares});
-  std::vector<double> numbers;
+  const double number = number_of({.rates = norms.here});
+  std::vector<double> numbers = {norms.apart};
   append_number(numbers, here.same_parameters, number);
   append_number(numbers, here.same_parameters, number_of({.rates = rates}));
   std::vector<double> all = rank_model_->sums().over_copies(numbers, "comparing gradients");
-  const SharedOverModel shared(/*counts=*/1, my_squares, rates, here);
-  double& differences = shared.counts().front();
+  enum : std::uint8_t { kDifferences, kApart, kCounts };
+  const SharedOverModel shared(kCounts, norms.counted, rates, here);
+  double& differences = shared.counts()[kDifferences];
   const bool rates_differ = remove_numbers(all, here.same_parameters, number_of({.rates = rates}));
   differences = remove_numbers(all, here.same_parameters, number) || rates_differ ? 1 : 0;
+  shared.counts()[kApart] = all.front();
   {
     const execute::WaitMark wait(progress(), "sharing the gradient norm");
     rank_model_->sums().over_model(shared.tensor());
   }
-  if (differences > 0 || !shared.have_rates_alike()) {
+  if (differences > 0 || shared.counts()[kApart] != 0 || !shared.have_rates_alike()) {
     agree_on_settings({.rates = rates}, *rank_model_, communicator());
     agree_on_gradients(*rank_model_, communicator());
   }

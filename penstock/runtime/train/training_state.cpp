@@ -55,7 +55,8 @@ void add_pieces_of_stage(const stage::Stage& stage,
   for (const parameters::OwnedElements& each : kept) {
     const partition::Cut cut = nn::cut_of(stage.layers().cuts(), each.parameter.name);
     for (StatePiece& piece : pieces_of(each, cut, trainer)) {
-      piece.is_saved_here = piece.is_saved_here && saved.contains(piece.name);
+      piece.is_saved_here = piece.is_saved_here && saved.contains(piece.name) &&
+                            trainer.rank_model().sharing().counts(piece.name);
       all.push_back(std::move(piece));
     }
   }
@@ -64,7 +65,8 @@ void add_pieces_of_stage(const stage::Stage& stage,
     all.push_back({.name = buffer.name,
                    .state = std::string(checkpoint::kWeight),
                    .shape = buffer.tensor.sizes().vec(),
-                   .values = buffer.tensor.detach()});
+                   .values = buffer.tensor.detach(),
+                   .is_saved_here = trainer.rank_model().sharing().counts(buffer.name)});
   }
 }
 

@@ -1,0 +1,83 @@
+#include "penstock/nn/shared.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <cmath>
+#include <optional>
+
+#include "penstock/runtime/nn/token_rows.h"
+
+namespace penstock::nn {
+namespace {
+
+// Draws all values, and gives `part` its own.
+template <class Draw>
+void fill(at::Tensor part, const partition::Cut& cut, const Draw& draw) {
+  const torch::NoGradGuard no_grad;
+  at::Tensor whole = at::empty(partition::shape_of_whole(part.sizes().vec(), cut),
+                               part.options().requires_grad(false));
+  draw(whole);
+  part.copy_(part_of(whole, cut));
+}
+
+void fill_linear(const at::Tensor& part, const partition::Cut& cut, std::int64_t in) {
+  const double bound = 1.0 / std::sqrt(static_cast<double>(in));
+  fill(part, cut, [bound](at::Tensor& whole) { whole.uniform_(-bound, bound); });
+}
+
+std::optional<at::Tensor> if_there(const at::Tensor& bias) {
+  return bias.defined() ? std::optional(bias) : std::nullopt;
+}
+
+}  // namespace
+
+ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& options) {
+  const partition::Along along{.unit = options.unit, .copies = options.copies};
+  weight_ = register_part("weight", making, {options.out, options.in}, along);
+  fill_linear(weight_, cut_of(cuts(), "weight"), options.in);
+  if (!options.bias) return;
+  bias_ = register_part("bias", making, {options.out}, along);
+  fill_linear(bias_, cut_of(cuts(), "bias"), options.in);
+}
+
+at::Tensor ColumnLinear::forward(const at::Tensor& x) const {
+  return at::linear(x, weight_, if_there(bias_));
+}
+
+RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
+  weight_ = register_part("weight", making, {options.out, options.in},
+                          {.dimension = 1, .unit = options.unit, .copies = options.copies});
+  fill_linear(weight_, cut_of(cuts(), "weight"), options.in);
+  if (!options.bias) return;
+  bias_ = register_parameter("bias", making.parameter({options.out}));
+  fill_linear(bias_, {}, options.in);
+}
+
+at::Tensor RowLinear::summand(const at::Tensor& x) const { return at::linear(x, weight_); }
+
+at::Tensor RowLinear::add_bias(const at::Tensor& sum) const {
+  return bias_.defined() ? sum + bias_ : sum;
+}
+
+VocabularyEmbedding::VocabularyEmbedding(const Making& making, std::int64_t vocabulary,
+                                         std::int64_t width)
+    : vocabulary_(vocabulary), weight_(register_part("weight", making, {vocabulary, width}, {})) {
+  fill(weight_, cut_of(cuts(), "weight"), [](at::Tensor& whole) { whole.normal_(); });
+}
+
+at::Tensor VocabularyEmbedding::summand(const at::Tensor& tokens) const {
+  return embedding_of_part(weight_, cut_of(cuts(), "weight"), vocabulary_, tokens);
+}
+
+Values LayerInPieces::forward_values(const Values& inputs) {
+  Values values = inputs;
+  for (std::size_t piece = 0; piece < pieces_; ++piece) {
+    const PieceScope draws(static_cast<std::int64_t>(piece));
+    values = forward_piece(piece, values);
+  }
+  return values;
+}
+
+}  // namespace penstock::nn

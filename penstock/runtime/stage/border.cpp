@@ -1,0 +1,177 @@
+#include "penstock/runtime/stage/border.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::stage {
+namespace {
+
+using exchange::Action;
+using exchange::Exchange;
+using exchange::Held;
+using exchange::State;
+
+// A text that never ends: another thread may read the name of an exchange at any time.
+const char* kept_name(const std::string& name) {
+  static std::mutex mutex;
+  static auto* const all = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return all->insert(name).first->c_str();
+}
+
+Action forward_action(const Exchange& exchange) {
+  return exchange::action_of(exchange.before, exchange.after).value();
+}
+
+// The one of the two states in which ranks have parts.
+const Held& parts_of(const Exchange& exchange) {
+  return exchange.before.state == State::Cut ? exchange.before : exchange.after;
+}
+
+std::size_t dimension_of(const Held& parts) { return static_cast<std::size_t>(parts.dimension); }
+
+// The sizes that a value of these has behind its exchange.
+std::vector<std::int64_t> sizes_behind(const Exchange& exchange, std::vector<std::int64_t> sizes,
+                                       std::int64_t whole, const partition::Share& share) {
+  const Held& parts = parts_of(exchange);
+  if (parts.state != State::Cut) return sizes;
+  std::int64_t& size = sizes[dimension_of(parts)];
+  if (exchange.before.state == State::Cut) size = whole;
+  if (exchange.after.state == State::Cut) size = partition::part_of(size, share).count;
+  return sizes;
+}
+
+}  // namespace
+
+Border::Border(std::vector<Exchange> exchanges, std::size_t ahead, const std::string& behind,
+               std::shared_ptr<Exchanges> ranks)
+    : ranks_(std::move(ranks)) {
+  for (Exchange& each : exchanges) {
+    each.value += ahead;
+    const auto backward = exchange::gradient_action_of(each.before, each.after);
+    exchanges_.push_back(
+        {.exchange = each,
+         .forward = kept_name(exchange::name_of(forward_action(each), behind)),
+         .backward = backward ? kept_name(exchange::gradient_name_of(*backward, behind)) : "",
+         .sizes = kept_name(exchange::sizes_name_of(behind))});
+  }
+}
+
+void Border::note_whole(const Held& parts, std::int64_t whole, SampleSizes& sizes,
+                        const char* name) const {
+  std::int64_t& known = sizes.tokens;
+  if (parts.whole == 0 && known == 0) known = whole;
+  const std::int64_t expected = parts.whole > 0 ? parts.whole : known;
+  if (whole == expected) return;
+  throw Error(str(name, ": the value has ", whole, " indices along dimension ", parts.dimension,
+                  ", and ", expected, " are known"),
+              {"values that ranks share have one size along the dimension that is cut"});
+}
+
+void Border::check_part(const Held& parts, const at::Tensor& part, std::int64_t whole,
+                        const char* name) const {
+  const std::int64_t here = part.size(parts.dimension);
+  const std::int64_t expected = partition::part_of(whole, ranks_->share()).count;
+  if (here == expected) return;
+  throw Error(str(name, ": this rank's part has ", here, " indices along dimension ",
+                  parts.dimension, "; its share of ", whole, " has ", expected));
+}
+
+std::int64_t Border::whole_of(const Held& parts, const at::Tensor& part, SampleSizes& sizes,
+                              const char* name) const {
+  if (parts.whole > 0) return parts.whole;
+  if (sizes.tokens == 0) sizes.tokens = ranks_->sum(part.size(parts.dimension), name);
+  return sizes.tokens;
+}
+
+// `whole`: along the dimension that is cut; 0 where none is.
+at::Tensor Border::run(Action action, const Held& parts, const at::Tensor& value,
+                       std::int64_t whole, const char* name) const {
+  const at::NoGradGuard no_grad;
+  if (action == Action::Keep) return value.detach();
+  if (action == Action::TakePart) {
+    const Interval mine = partition::part_of(whole, ranks_->share());
+    return value.detach().narrow(parts.dimension, mine.first, mine.count).contiguous();
+  }
+  return ranks_->run({.action = action, .dimension = parts.dimension, .whole = whole, .name = name},
+                     value.detach());
+}
+
+nn::Values Border::exchanged(const nn::Values& given, SampleSizes& sizes) const {
+  nn::Values values = given;
+  for (const Named& each : exchanges_) {
+    const Exchange& exchange = each.exchange;
+    if (exchange.value >= values.size() || !values[exchange.value].defined()) {
+      throw Error(str(each.forward, " is of value ", exchange.value,
+                      ", which is not there: ", values.size(), " were given"));
+    }
+    at::Tensor& value = values[exchange.value];
+    const bool requires_grad = given[exchange.value].requires_grad();
+    const Held& parts = parts_of(exchange);
+    std::int64_t whole = 0;
+    if (exchange.before.state == State::Cut) {
+      whole = whole_of(parts, value, sizes, each.sizes);
+      check_part(parts, value, whole, each.forward);
+    } else if (exchange.after.state == State::Cut) {
+      whole = value.size(parts.dimension);
+      note_whole(parts, whole, sizes, each.forward);
+    }
+    value = run(forward_action(exchange), parts, value, whole, each.forward);
+    if (requires_grad && exchange.before.state != State::Candidates) value.requires_grad_(true);
+  }
+  return values;
+}
+
+nn::Values Border::gradients(nn::Values of_exchanged, const nn::Values& given,
+                             const SampleSizes& sizes) const {
+  for (std::size_t i = exchanges_.size(); i-- > 0;) {
+    const Named& each = exchanges_[i];
+    const Exchange& exchange = each.exchange;
+    const auto action = exchange::gradient_action_of(exchange.before, exchange.after);
+    const at::Tensor& value = given[exchange.value];
+    if (!action || !value.requires_grad()) continue;
+    const Held& parts = parts_of(exchange);
+    std::int64_t whole = parts.whole > 0 ? parts.whole : sizes.tokens;
+    if (parts.state != State::Cut) whole = 0;
+    if (exchange.after.state == State::Cut) whole = value.size(parts.dimension);
+    at::Tensor& gradient = of_exchanged[exchange.value];
+    if (!gradient.defined()) {  // The others may have one.
+      gradient = at::zeros(sizes_behind(exchange, value.sizes().vec(), whole, ranks_->share()),
+                           value.options().requires_grad(false));
+    }
+    gradient = run(*action, parts, gradient, whole, each.backward);
+  }
+  return of_exchanged;
+}
+
+std::vector<std::size_t> Border::gathered() const {
+  std::vector<std::size_t> values;
+  for (const Named& each : exchanges_) {
+    if (forward_action(each.exchange) == Action::AllGather) values.push_back(each.exchange.value);
+  }
+  return values;
+}
+
+at::Tensor Border::gather_again(std::size_t value, const at::Tensor& part,
+                                const SampleSizes& sizes) const {
+  for (const Named& each : exchanges_) {
+    const bool is_it =
+        each.exchange.value == value && forward_action(each.exchange) == Action::AllGather;
+    if (!is_it) continue;
+    const Held& parts = each.exchange.before;
+    return run(Action::AllGather, parts, part, parts.whole > 0 ? parts.whole : sizes.tokens,
+               each.forward);
+  }
+  PENSTOCK_CHECK(false, "value ", value, " is not gathered");
+  return {};
+}
+
+}  // namespace penstock::stage

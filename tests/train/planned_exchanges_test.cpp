@@ -1,0 +1,102 @@
+// What ranks that share layers exchange in a step is what was planned, name by name.
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "penstock/nn/decoder.h"
+#include "penstock/nn/token_loss.h"
+#include "penstock/runtime/train/shared_layers.h"
+#include "tests/train/token_batches.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr std::int64_t kTokens = 20;
+
+nn::DecoderOptions options_of(const std::string& form) {
+  nn::DecoderOptions options{.vocabulary = kTokens,
+                             .layers = 5,
+                             .hidden = 8,
+                             .intermediate = 12,
+                             .heads = 2,
+                             .kv_heads = 2,
+                             .head_dim = 4};
+  options.tie_embeddings = form == "Tied";
+  if (form == "Documents") options.document_end = 3;
+  return options;
+}
+
+// The places of a rank, actions and exchanges.
+using Log = std::vector<std::string>;
+
+bool is_exchange(std::string_view place) {
+  return place.starts_with("the ") && place.find(" behind ") != std::string_view::npos;
+}
+
+// Compute actions and exchanges of each rank in one step.
+std::vector<Log> logs_of(const TrainerOptions& given, const std::vector<nn::LayerSpec>& layers) {
+  const Batch2 batch = with_masked_targets(8, /*length=*/5, kTokens);
+  std::vector<Log> logs(static_cast<std::size_t>(given.mesh.size()));
+  comm::run_ranks(static_cast<std::int32_t>(given.mesh.size()), [&](comm::Communicator& ranks) {
+    execute::Progress progress;
+    TrainerOptions options = given;
+    options.progress = &progress;
+    Trainer trainer(options, layers, nn::token_loss(kTokens), ranks);
+    Log& log = logs[ranks.rank().index()];
+    progress.arrived = [&](std::string_view place) {
+      const bool is_action = !place.empty() && place.front() >= '0' && place.front() <= '9';
+      const bool computes = is_action && schedule::is_compute(schedule::parse_action(place).op);
+      if (computes || is_exchange(place)) log.emplace_back(place);
+    };
+    trainer.step(batch.inputs, batch.targets);
+    progress.arrived = nullptr;
+  });
+  return logs;
+}
+
+// The same from the plan.
+std::vector<Log> planned(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers) {
+  const auto schedule = lower::training_program(program_of(options));
+  partition::ModelMeta meta = nn::meta_of(layers);
+  const auto partition = partition::partition(meta, schedule.schedule().stages, options.partition);
+  const auto stages =
+      exchanges_of_stages(layers, nn::token_loss(kTokens), partition, options.checkpointing);
+  const mesh::Mesh mesh = mesh::make_mesh(options.mesh);
+  std::vector<Log> logs;
+  for (std::int32_t rank = 0; rank < mesh.world_size(); ++rank) {
+    Log& log = logs.emplace_back();
+    const auto of_schedule = static_cast<std::size_t>(mesh.index(Rank(rank), mesh::Role::Pipe));
+    for (const schedule::Action& action : schedule.schedule().programs[of_schedule]) {
+      if (!schedule::is_compute(action.op)) continue;
+      log.push_back(schedule::to_string(action));
+      if (action.op == schedule::Op::BackwardWeight) continue;
+      const lower::StageExchanges& stage = stages[action.stage.index()];
+      const auto& all = action.op == schedule::Op::Forward ? stage.forward : stage.backward;
+      log.insert(log.end(), all.begin(), all.end());
+    }
+  }
+  return logs;
+}
+
+TEST(PlannedExchanges, AreThoseThatRun) {
+  for (const char* form : {"Llama", "Tied", "Documents"}) {
+    for (const char* schedule : {"1f1b", "interleaved_1f1b", "zbv", "zb_h1"}) {
+      for (const std::int64_t interval : {0, 1, 2}) {
+        SCOPED_TRACE(str(form, " ", schedule, " recomputed by ", interval));
+        const auto layers = nn::decoder_layers(options_of(form));
+        TrainerOptions options{.mesh = mesh::Shape{.pipe = 2}.with(mesh::Axis::Tensor, 2),
+                               .schedule = schedule,
+                               .microbatches = 4,
+                               .partition = partition::Uniform{},
+                               .loss_scale = LossScale::tokens()};
+        options.checkpointing.interval = interval;
+        EXPECT_EQ(logs_of(options, layers), planned(options, layers));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::train
