@@ -51,7 +51,7 @@ def operations() -> float:
     return MICROBATCHES * (3 * (BLOCKS * linears + head) + 3.5 * BLOCKS * attention)
 
 
-class Emulate(PlannerTest):
+class EmulateTest(PlannerTest):
     def setUp(self) -> None:
         super().setUp()
         if is_built_for_cuda():
@@ -63,6 +63,8 @@ class Emulate(PlannerTest):
     def told(self, *words: object) -> dict:
         return json.loads(self.penstock("emulate", "llama.json", "--json", *words).out)
 
+
+class Emulate(EmulateTest):
     def test_operations_are_those_of_the_shapes(self) -> None:
         for words in ((), ("--set", "mesh.pipe=2", "--set", "schedule.name=zbv")):
             told = self.told(*words)
@@ -189,6 +191,66 @@ class Emulate(PlannerTest):
             result.err, r"the virtual device of rank 0 \(tiny.json\) has no more memory"
         )
         self.assertIn("live, by the operator that wrote it first: aten::", result.err)
+
+
+class Shared(EmulateTest):
+    """Ranks that share layers: what two of them send follows from the layers' pieces."""
+
+    # Of a block: its two halves each gather tokens and scatter a sum; in the backward they do the
+    # same with gradients, and gather again what they have let go.
+    IN_BLOCK = 2 * (2 + 2 + 1)
+    IN_EMBEDDING = 1 + 1  # A sum is scattered, and its gradient gathered.
+    IN_HEAD = 1 + 1 + 1  # Tokens are gathered, and again; their gradients' sum is scattered.
+    PARTS = BLOCKS * IN_BLOCK + IN_EMBEDDING + IN_HEAD  # All of one size.
+    IN_LOSS = 2  # For each token the largest logit, and two sums, all in float.
+    TOKENS = SAMPLES * SEQUENCE
+    PART_BYTES = 2 * TOKENS // 2 * HIDDEN
+    LOSS_BYTES = 4 * TOKENS * (1 + 2)
+    # Once a step, the gradients of norms, and behind each on how many ranks it is there.
+    NORMS = 2 * BLOCKS + 1
+    NORM_BYTES = 2 * NORMS * (HIDDEN + 1)
+
+    def on(self, **mesh: int) -> dict:
+        sets = [word for axis in mesh for word in ("--set", f"mesh.{axis}={mesh[axis]}")]
+        batch = ("--set", f"train_batch_size={SAMPLES * MICROBATCHES * mesh.get('data', 1)}")
+        return self.told(*sets, *batch)
+
+    def assert_sent(self, ranks: list[dict], parts: int, sums: int) -> None:
+        """By all of them together: so many parts a microbatch, and sums of norms a step."""
+        messages, size = (sum(rank[key] for rank in ranks) for key in ("messages", "message_bytes"))
+        self.assertEqual(messages, MICROBATCHES * (parts + self.IN_LOSS) + sums)
+        self.assertEqual(
+            size, MICROBATCHES * (parts * self.PART_BYTES + self.LOSS_BYTES) + self.NORM_BYTES
+        )
+
+    def test_two_ranks_send_what_their_pieces_say(self) -> None:
+        for rank in self.on(tensor=2)["ranks"]:
+            self.assert_sent([rank], self.PARTS, sums=1)
+            self.assertEqual(rank["scalars"], 0)
+
+    def test_stages_hand_over_parts(self) -> None:
+        told = self.on(pipe=2, tensor=2)
+        self.assertEqual((told["pipe"], told["data"], told["tensor"]), (2, 1, 2))
+        there_and_back = 2
+        for first in (0, 1):
+            both = [told["ranks"][rank] for rank in (first, first + 2)]
+            self.assert_sent(both, self.PARTS + there_and_back, sums=2)
+
+    def test_replicas_sum_gradients_besides(self) -> None:
+        one, both = self.on(tensor=2), self.on(tensor=2, data=2)
+        self.assertEqual((both["pipe"], both["data"], both["tensor"]), (1, 2, 2))
+        self.assertEqual(len(both["ranks"]), 4)
+        for rank in both["ranks"]:
+            # Of a rank's half of the gradients a half goes to be added, and a half comes back.
+            more = rank["message_bytes"] - one["ranks"][0]["message_bytes"]
+            self.assertAlmostEqual(more / PARAMETERS, 2 * (1 / 2) * (1 / 2 + 1 / 2), delta=0.01)
+
+    def test_operations_and_memory_are_divided(self) -> None:
+        one, two = self.on(tensor=1), self.on(tensor=2)
+        found = two["share_of_peak"] * two["step_s"] * H100_PEAK * len(two["ranks"])
+        self.assertAlmostEqual(found / operations(), 1.0, places=4)
+        for rank in two["ranks"]:
+            self.assertLess(rank["peak_bytes"], 0.6 * one["ranks"][0]["peak_bytes"])
 
 
 if __name__ == "__main__":

@@ -7,65 +7,30 @@ Takes over 10 s: one text for each pipeline, and each rank loads torch.
 from __future__ import annotations
 
 import json
-import math
 import os
-import random
 import signal
-import struct
 import time
 import unittest
-from pathlib import Path
 
+from model_folders import TINY_LLAMA, write_llama, write_random_weights
 from support import PENSTOCK, ProcessTest
 
-VOCABULARY, HIDDEN, LAYERS = 40, 16, 2
+LAYERS = 2
 CONFIG = {
-    "model_type": "llama",
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
+    **TINY_LLAMA,
+    "vocab_size": 40,
+    "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
     "tie_word_embeddings": True,
 }
-
-
-def shapes() -> dict[str, list[int]]:
-    tensors = {"model.embed_tokens.weight": [VOCABULARY, HIDDEN], "model.norm.weight": [HIDDEN]}
-    for layer in range(LAYERS):
-        name = f"model.layers.{layer}."
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{name}{norm}.weight"] = [HIDDEN]
-        for part, shape in {"q": [16, 16], "k": [8, 16], "v": [8, 16], "o": [16, 16]}.items():
-            tensors[f"{name}self_attn.{part}_proj.weight"] = shape
-        for part, shape in {"gate": [24, 16], "up": [24, 16], "down": [16, 24]}.items():
-            tensors[f"{name}mlp.{part}_proj.weight"] = shape
-    return tensors
-
-
-def write_model(folder: Path) -> Path:
-    """A Hugging Face folder with random weights."""
-    generator = random.Random(11)
-    header, data = {}, b""
-    for name, shape in shapes().items():
-        count = math.prod(shape)
-        values = struct.pack(f"<{count}f", *(generator.gauss(0, 0.4) for _ in range(count)))
-        offsets = [len(data), len(data) + len(values)]
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
-        data += values
-    text = json.dumps(header).encode()
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    return folder
 
 
 class Generate(ProcessTest):
     def setUp(self) -> None:
         super().setUp()
-        self.model = write_model(self.folder / "model")
+        self.model = write_llama(self.folder / "model", **CONFIG)
+        write_random_weights(self.model)
 
     def generate(self, *words: object, code: int = 0, **environment: str):
         result = self.run_words(
@@ -112,6 +77,10 @@ class Generate(ProcessTest):
         error = self.generate("--tokens", 3, "--max-tokens", 1).err
         self.assertIn("do_sample = true, temperature = 0.6, which is passed over", error)
         self.assertNotIn("top_k", error)
+
+    def test_layers_that_ranks_share_are_refused(self) -> None:
+        error = self.generate("--tokens", 3, "--set", "mesh.tensor=2", code=2).err
+        self.assertIn("generate: mesh.tensor = 2: it knows no layers that ranks share", error)
 
     def test_files_that_are_none_are_refused_at_once(self) -> None:
         """A pipe in place of a file was waited for without end."""

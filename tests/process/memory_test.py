@@ -137,6 +137,17 @@ class Memory(PlannerTest):
         self.refuse("none.json", "memory", "none.json")
         self.refuse("bad.json:1:2: ", "memory", self.write("bad.json", "{"))
 
+    def test_layers_that_ranks_share_are_refused(self) -> None:
+        model = {"type": "hugging_face", "path": "m"}
+        name = self.write("llama.json", json.dumps({"model": model, "mesh": {"tensor": 2}}))
+        for command, *words in (
+            ["memory"],
+            ["profile"],
+            ["plan", "--world", 4, "--memory", "1GB"],
+        ):
+            why = rf"^penstock: {command}: mesh\.tensor = 2: it knows no layers that ranks share\n"
+            self.refuse(why, command, name, *words)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -19,41 +19,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import support
+from model_folders import read_weights
 from support import PENSTOCK, ProcessTest, losses
 
 STEP_KEYS = {"step", "loss", "lr", "grad_norm", "tokens_per_second", "step_time_seconds"}
-ELEMENT_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8}
-
-
-def read_safetensors(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
-    """Name to dtype, shape and bytes, by the format's own rules and nothing of ours."""
-    content = path.read_bytes()
-    (size,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + size])
-    header.pop("__metadata__", None)
-    data = content[8 + size :]
-    tensors, end = {}, 0
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        first, last = entry["data_offsets"]
-        length = math.prod(entry["shape"]) * ELEMENT_BYTES[entry["dtype"]]
-        if first != end or last - first != length:
-            raise ValueError(f"{path}: {name} is at {first}..{last}, after {end}, of {length}")
-        tensors[name] = (entry["dtype"], entry["shape"], data[first:last])
-        end = last
-    if end != len(data):
-        raise ValueError(f"{path}: {len(data) - end} bytes belong to no tensor")
-    return tensors
-
-
-def read_weights(folder: Path) -> dict[str, tuple[str, list[int], bytes]]:
-    """The tensors that the index names, each from the file that it names."""
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
-    files = {name: read_safetensors(folder / name) for name in set(index["weight_map"].values())}
-    tensors = {name: files[file][name] for name, file in index["weight_map"].items()}
-    stored = sum(len(tensor) for file in files.values() for _, _, tensor in file.values())
-    if stored != index["metadata"]["total_size"] or len(tensors) != sum(map(len, files.values())):
-        raise ValueError(f"{folder}: the index and the files do not agree")
-    return tensors
 
 
 def without_comments(text: str) -> str:

@@ -10,6 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
+from model_folders import write_llama
 from support import PENSTOCK, ProcessTest, Result, Started, raw_lines
 
 ONE = {"pipe": 1, "data": 1}
@@ -147,19 +148,11 @@ class EarlierRecord(ProcessTest):
             self.assertEqual({name: (kept / name).read_text() for name in record}, record)
 
 
-LLAMA = {
-    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
-    "num_hidden_layers": 2, "vocab_size": 256, "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
-}  # fmt: skip
-
-
 class Replaced(ProcessTest):
     """What is replaced is there all the time."""
 
     def test_adapters(self) -> None:
-        (self.folder / "llama").mkdir()
-        (self.folder / "llama/config.json").write_text(json.dumps(LLAMA))
+        write_llama(self.folder / "llama")
         config = self.config(mesh=ONE, run={"steps": 20, "save_interval": 1, "sample_bytes": 0})
         values = json.loads(config.read_text())
         values["model"] = {

@@ -27,13 +27,13 @@ Command declare_schedule_command(CLI::App& app);
 Command declare_compare_command(CLI::App& app);  // schedule compare
 Command declare_diff_command(CLI::App& app);     // schedule diff
 Command declare_reroute_command(CLI::App& app);  // schedule reroute
-Command declare_verify_command(CLI::App& app);
 Command declare_simulate_command(CLI::App& app);
 Command declare_search_command(CLI::App& app);
 Command declare_plan_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
 // `own`: the words of the whole command, "memory" first; read when it runs.
+Command declare_verify_command(CLI::App& app, const Words& own);
 Command declare_memory_command(CLI::App& app, const Words& own);
 Command declare_profile_command(CLI::App& app, const Words& own);
 Command declare_emulate_command(CLI::App& app, const Words& own);

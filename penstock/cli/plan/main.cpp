@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
   declare("schedule", "print, draw or compare pipeline schedules",
           penstock::cli::declare_schedule_command);
   declare("verify", "prove that a schedule can run, or say why not",
-          penstock::cli::declare_verify_command);
+          [&](CLI::App& verify) { return penstock::cli::declare_verify_command(verify, own); });
   declare("simulate", "when each action of a schedule would run, given its costs",
           penstock::cli::declare_simulate_command);
   declare("search", "find the fastest schedule for given ranks, costs and memory",

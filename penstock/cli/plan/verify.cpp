@@ -1,15 +1,20 @@
 #include "penstock/verify/verify.h"
 
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
 
+#include "penstock/cli/input_file.h"
+#include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/diagnostics_json.h"
 #include "penstock/cli/plan/output.h"
+#include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/core/error.h"
+#include "penstock/core/json/tree.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 
@@ -22,7 +27,26 @@ struct VerifyCommand {
   std::string channels = "tagged";
   std::optional<std::int32_t> activations_max;
   bool json = false;
+  // Words for a configuration, which the program that has layers reads again.
+  std::vector<config::Override> overrides;
+  std::int64_t nproc = 0;
 };
+
+// Whether a file is a run's configuration and no schedule.  A pipe is read once: by who takes it.
+bool is_configuration(const std::string& path) {
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none) || !takes_file(path)) return false;
+  const InputFile file = read_input("file", path, schedule::kFileBytesMax);
+  if (file.text.size() > json::kBytesMax) return false;
+  try {
+    const json::Value value =
+        json::parse(std::make_shared<const json::Source>(json::Source{file.name, file.text}));
+    const auto* const object = std::get_if<json::Value::Object>(&value.data);
+    return object != nullptr && (json::find(*object, "model") || json::find(*object, "mesh"));
+  } catch (const ParseError&) {
+    return false;
+  }
+}
 
 std::string facts_text(const verify::VerifiedSchedule& verified) {
   const schedule::Schedule& schedule = verified.schedule();
@@ -75,13 +99,13 @@ int run_verify(const VerifyCommand& command) {
 
 }  // namespace
 
-Command declare_verify_command(CLI::App& app) {
+Command declare_verify_command(CLI::App& app, const Words& own) {
   const auto command = std::make_shared<VerifyCommand>();
   app.add_option("schedule", command->word,
                  "a schedule as CSV, JSON or DeepSpeed's instructions (- is the standard\n"
-                 "input), or the name of one with sizes")
+                 "input), the name of one with sizes, or the configuration of a run")
       ->required()
-      ->type_name("FILE|NAME");
+      ->type_name("FILE|NAME|CONFIG");
   declare_sizes(app, command->choice.sizes);
   declare_file_format(app, command->choice.file_format);
   declare_lowered(app, command->choice.lowered);
@@ -91,6 +115,10 @@ Command declare_verify_command(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()));
   app.add_flag("--json", command->json, "print the result as JSON");
+  app.add_option("--nproc", command->nproc, "ranks of a configuration")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  declare_set(app, command->overrides, "mesh.tensor=2");
   app.footer(
       "Objections go to the standard error, each with its code (docs/errors.md): the first 20, and "
       "how\n"
@@ -99,8 +127,15 @@ Command declare_verify_command(CLI::App& app) {
       "Examples:\n"
       "  penstock verify mine.csv --max-activations 8\n"
       "  penstock schedule zbv --ranks 4 --microbatches 8 --lowered torch --format csv |\n"
-      "    penstock verify - --channels dirfifo");
-  return [command] { return run_verify(*command); };
+      "    penstock verify - --channels dirfifo\n"
+      "  penstock verify examples/tensor.json --set mesh.tensor=4");
+  return [command, &own] {
+    if (is_configuration(command->word)) become(own);
+    if (command->nproc > 0 || !command->overrides.empty()) {
+      throw ConfigError("verify: --nproc and --set are for the configuration of a run");
+    }
+    return run_verify(*command);
+  };
 }
 
 }  // namespace penstock::cli

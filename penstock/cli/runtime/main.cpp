@@ -13,6 +13,7 @@
 #include "penstock/cli/runtime/memory.h"
 #include "penstock/cli/runtime/profile.h"
 #include "penstock/cli/runtime/rank.h"
+#include "penstock/cli/runtime/verify_run.h"
 #include "penstock/cli/usage.h"
 #include "penstock/core/error.h"
 #include "penstock/core/standard_streams.h"
@@ -51,12 +52,16 @@ int run(int argc, char** argv) {
   penstock::cli::EmulateCommand emulate_command;
   CLI::App* emulate = app.add_subcommand("emulate", "go through a step on virtual devices");
   penstock::cli::declare_emulate(*emulate, emulate_command);
+  penstock::cli::VerifyRun verify_run;
+  CLI::App* verify = app.add_subcommand("verify", "prove a run before it starts");
+  penstock::cli::declare_verify_run(*verify, verify_run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // Help.
     throw penstock::cli::usage_error(app, error);
   }
+  if (verify->parsed()) return penstock::cli::run_verify_run(verify_run);
   if (memory->parsed()) return penstock::cli::run_memory(memory_command);
   if (emulate->parsed()) return penstock::cli::run_emulate(emulate_command);
   if (profile->parsed()) return penstock::cli::run_profile(profile_command);

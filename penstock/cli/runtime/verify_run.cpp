@@ -1,0 +1,129 @@
+#include "penstock/cli/runtime/verify_run.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "penstock/config/read.h"
+#include "penstock/core/counted.h"
+#include "penstock/core/error.h"
+#include "penstock/core/program_output.h"
+#include "penstock/core/text.h"
+#include "penstock/plan/config/program_of_replicas.h"
+#include "penstock/plan/config/resolve.h"
+#include "penstock/plan/lower/places.h"
+#include "penstock/plan/lower/programs.h"
+#include "penstock/runtime/run/from_config.h"
+#include "penstock/runtime/train/layer_sizes.h"
+#include "penstock/runtime/train/shared_layers.h"
+
+namespace penstock::cli {
+namespace {
+
+// A run that is proved.
+struct Proved {
+  mesh::Shape mesh;
+  verify::VerifiedSchedule schedule;
+  partition::Partition partition;
+  std::vector<nn::LayerSpec> layers;
+  std::vector<lower::StageExchanges> stages;  // Empty: ranks share no layers.
+};
+
+// Makes a layer of each kind as the first of so many ranks has it, without memory.
+// Throws: ConfigError where they cannot share it.
+void check_shares(const std::vector<nn::LayerSpec>& layers, std::int64_t ranks) {
+  std::set<std::string> kinds;
+  for (const nn::LayerSpec& layer : layers) {
+    if (!kinds.insert(layer.meta.type).second) continue;
+    layer.make({.share = {.index = 0, .of = ranks}, .device = at::kMeta});
+  }
+}
+
+Proved proved(const config::Config& config, const AskedRun& asked) {
+  const mesh::Shape mesh = config::resolve_mesh(config.mesh, asked.ranks(config.mesh));
+  const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  run::Model model = run::model_without_weights(config);
+  const train::TrainerOptions options = run::options_of(config, mesh, batch);
+  nn::check_model(model.layers);
+  nn::count_parameters(model.layers);
+  verify::VerifiedSchedule schedule = lower::training_program(train::program_of(options));
+  config::check_programs(lower::programs_of(schedule), config);
+  partition::Partition partition =
+      train::partition_of(model.layers, schedule.schedule().stages, options.partition);
+  std::vector<lower::StageExchanges> stages;
+  if (mesh[mesh::Axis::Tensor] > 1) {
+    train::check_shared_layers(model.layers, model.loss);
+    check_shares(model.layers, mesh[mesh::Axis::Tensor]);
+    stages = train::exchanges_of_stages(model.layers, model.loss, partition, options.checkpointing);
+    train::prove_exchanges(schedule, stages, mesh);
+  }
+  return {mesh, std::move(schedule), std::move(partition), std::move(model.layers),
+          std::move(stages)};
+}
+
+std::string layers_text(const Proved& run, StageId stage) {
+  const auto name = [&](std::int64_t layer) {
+    return run.layers[static_cast<std::size_t>(layer)].meta.name;
+  };
+  const std::int64_t first = run.partition.first_layer(stage);
+  const std::int64_t last = run.partition.end_layer(stage) - 1;
+  return first == last ? name(first) : str(name(first), " .. ", name(last));
+}
+
+std::string as_text(const Proved& run, const std::string& config) {
+  std::string text = str(config, ": verified, ", schedule::title(run.schedule.schedule()), " on ",
+                         mesh::to_string(run.mesh), "\npeak activations by pipe rank: ",
+                         join(run.schedule.facts().peak_activations, ", "), "\n");
+  for (StageId stage(0); stage.value < run.partition.stages(); ++stage.value) {
+    text += str("stage ", stage, ": ", layers_text(run, stage));
+    if (!run.stages.empty()) {
+      const lower::StageExchanges& each = run.stages[stage.index()];
+      text += str(", ", counted(std::ssize(each.forward), "exchange"), " in a forward, ",
+                  std::ssize(each.backward), " in a backward");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::vector<std::string> quoted;
+  for (const std::string& name : names) quoted.push_back(json_quote(name));
+  return str("[", join(quoted, ", "), "]");
+}
+
+std::string as_json(const Proved& run) {
+  std::vector<std::string> stages;
+  for (StageId stage(0); stage.value < run.partition.stages(); ++stage.value) {
+    const lower::StageExchanges none;
+    const lower::StageExchanges& each = run.stages.empty() ? none : run.stages[stage.index()];
+    stages.push_back(str("{\"first_layer\": ", run.partition.first_layer(stage),
+                         ", \"end_layer\": ", run.partition.end_layer(stage),
+                         ",\n   \"forward\": ", list_of(each.forward),
+                         ",\n   \"backward\": ", list_of(each.backward), "}"));
+  }
+  return str("{\"ok\": true, ", mesh::json_members(run.mesh), ", \"peak_activations\": [",
+             join(run.schedule.facts().peak_activations, ", "), "], \"stages\": [\n  ",
+             join(stages, ",\n  "), "]}\n");
+}
+
+}  // namespace
+
+void declare_verify_run(CLI::App& app, VerifyRun& command) {
+  declare_run(app, command.run, "mesh.tensor=2");
+  app.add_flag("--json", command.json, "print the result as JSON, with the name of each exchange");
+}
+
+int run_verify_run(const VerifyRun& command) {
+  const config::Config config =
+      config::read_config(command.run.config, command.run.overrides).config;
+  try {
+    const Proved run = proved(config, command.run);
+    write_result(command.json ? as_json(run) : as_text(run, command.run.config));
+  } catch (const Error& error) {
+    throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());
+  }
+  return static_cast<int>(ExitCode::Ok);
+}
+
+}  // namespace penstock::cli

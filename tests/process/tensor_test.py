@@ -1,0 +1,334 @@
+"""Runs whose ranks share layers (mesh.tensor): the same losses, saves, comebacks and refusals.
+
+Layouts are pipe x data x tensor.  Needs the standard library only.
+Takes over 10 s: many runs of two and four ranks, and each rank loads torch.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import math
+import random
+import re
+import unittest
+from pathlib import Path
+
+import support
+from comebacks import ComebackTest
+from model_folders import (
+    TINY_LLAMA,
+    Tensors,
+    llama_shapes,
+    read_safetensors,
+    read_weights,
+    write_llama,
+)
+from support import PENSTOCK, ROOT
+
+# Ranks that share a layer add in another order than one process does, in float, and AdamW makes
+# of the smallest gradient a step of the size of the learning rate.
+LOSS_BOUND = 1e-4
+SEQUENCE = 16
+TRAINING = {
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_clipping": 0.5,
+    "steps_per_print": 20,
+    "seed": 7,
+    "run": {"steps": 12, "eval_batches": 1},
+    "launch": {"heartbeat_seconds": 30, "startup_seconds": 60},
+}
+ADAPTER = {"rank": 3, "alpha": 6, "targets": "q_proj|k_proj|o_proj|gate_proj|down_proj"}
+
+
+def mesh_of(layout: str) -> dict[str, int]:
+    return dict(zip(("pipe", "data", "tensor"), map(int, layout.split("x")), strict=True))
+
+
+def losses_of(run: Path) -> list[float]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+class TensorTest(ComebackTest):
+    def llama(self, layout: str, name: str = "", **changes: object) -> Path:
+        """A configuration that trains the tiny Llama, from weights that are drawn."""
+        model = self.folder / "llama"
+        if not model.exists():
+            write_llama(model)
+        base = {
+            **TRAINING,
+            "data": {"path": str(self.text)},
+            "mesh": mesh_of(layout),
+            "model": {
+                "type": "hugging_face",
+                "path": "llama",
+                "weights": "random",
+                "sequence_length": SEQUENCE,
+            },
+        }
+        path = self.folder / (name or f"{layout}.json")
+        path.write_text(json.dumps(support.merged(base, changes), indent=1))
+        return path
+
+    def trained(self, config: Path, name: str, *words: object) -> Path:
+        result = self.train(config, "--run", name, *words)
+        self.assert_code(result, 0)
+        return self.folder / name
+
+    def evaluated(self, config: Path, *words: object) -> dict:
+        tokens = self.folder / "tokens.bin"
+        if not tokens.exists():
+            generator = random.Random(5)
+            numbers = [generator.randrange(256) for _ in range(SEQUENCE * 21 + 1)]
+            tokens.write_bytes(array.array("H", numbers).tobytes())
+        data = ("--data", tokens, "--set", "data.format=uint16", "--json")
+        result = self.run_words(PENSTOCK, "evaluate", config, *data, *words)
+        self.assert_code(result, 0)
+        return json.loads(result.out)
+
+    def assert_near(
+        self, losses: list[float], others: list[float], bound: float = LOSS_BOUND
+    ) -> None:
+        self.assertEqual(len(losses), len(others))
+        apart = max(abs(a - b) for a, b in zip(losses, others, strict=True))
+        self.assertLessEqual(apart, bound, f"{losses}\n{others}")
+
+    def assert_same_tensors(self, some: Tensors, others: Tensors) -> None:
+        """Bit for bit."""
+        self.assertEqual(some.keys(), others.keys())
+        self.assertEqual([name for name in some if some[name] != others[name]], [])
+
+
+class Layouts(TensorTest):
+    def test_the_example_has_the_same_losses_in_every_layout(self) -> None:
+        courses = {}
+        for layout in ("1x1x1", "1x1x2", "2x1x2", "1x2x2"):
+            values = {
+                **{f"mesh.{axis}": size for axis, size in mesh_of(layout).items()},
+                "model.path": ROOT / "examples" / "tiny_llama",
+                "train_batch_size": 16,
+                "run.eval_batches": 1,
+                "run.sample_tokens": 0,
+            }
+            sets = [word for key in values for word in ("--set", f"{key}={values[key]}")]
+            words = ("--data", self.text, "--steps", 10, *sets)
+            run = self.trained(ROOT / "examples" / "tensor.json", layout, *words)
+            courses[layout] = losses_of(run)
+        one = courses["1x1x1"]
+        self.assertEqual(len(one), 10)
+        self.assertLess(one[-1], one[0] - 0.5, one)
+        for layout, losses in courses.items():
+            with self.subTest(layout):
+                self.assert_near(losses, one)
+
+    def test_it_writes_the_text_that_one_process_writes(self) -> None:
+        texts = []
+        for layout in ("1x1x1", "2x1x2"):
+            config = self.llama(layout, run={"steps": 4, "sample_tokens": 6, "sample_interval": 2})
+            run = self.trained(config, layout)
+            lines = (run / "samples.jsonl").read_text().splitlines()
+            texts.append([json.loads(line) for line in lines])
+        self.assertEqual([text["step"] for text in texts[0]], [2, 4])
+        self.assertEqual([len(text["tokens"]) for text in texts[0]], [6, 6])
+        self.assertEqual(texts[1], texts[0])
+
+
+class Comebacks(TensorTest):
+    """One rank is killed in the midst of a step."""
+
+    def assert_comes_back(self, layout: str, fault: str, **changes: object) -> None:
+        more = {"run": {"steps": 30}, "checkpoint": {"save_interval": 10}}
+        config = self.llama(layout, **support.merged(more, changes))
+        whole = self.trained(config, "whole", "--save", "whole-weights")
+        words = ("--run", "killed", "--save", "killed-weights", "--inject", fault)
+        result = self.train(config, *words)
+        self.assert_code(result, 0)
+        self.assertIn(f"injected: {fault}", result.err)
+        self.assert_came_back(result.text)
+        self.assert_same(whole, self.folder / "killed")
+        weights = (read_weights(self.folder / f"{run}-weights") for run in ("whole", "killed"))
+        self.assert_same_tensors(*weights)
+        self.assert_nothing_left()
+
+    def test_in_a_pipeline(self) -> None:
+        self.assert_comes_back("2x1x2", "kill:rank=3,step=14,at=F,after=0.001")
+
+    def test_of_replicas_with_zero_3(self) -> None:
+        fault = "kill:rank=1,step=17,at=B,after=0.001"
+        self.assert_comes_back("1x2x2", fault, zero_optimization={"stage": 3})
+
+
+class OtherMeshes(TensorTest):
+    def test_a_stopped_run_goes_on_in_another_layout(self) -> None:
+        saving = {"checkpoint": {"save_interval": 6}}
+        whole = losses_of(self.trained(self.llama("2x1x2", **saving), "whole"))
+        step_6 = self.folder / "whole" / "checkpoints" / "step-00000006"
+        for layout in ("1x2x2", "4x1x1"):
+            with self.subTest(layout):
+                run = self.trained(self.llama(layout, **saving), layout, "--resume", step_6)
+                self.assert_near(losses_of(run), whole[6:])
+
+
+class Folders(TensorTest):
+    """What a run saves for other programs has whole tensors, whoever shares them."""
+
+    def test_weights(self) -> None:
+        config = self.llama("2x1x2", checkpoint={"save_interval": 12})
+        run = self.trained(config, "run", "--save", "saved")
+        saved = read_weights(self.folder / "saved")
+        self.assertEqual(len(list((self.folder / "saved").glob("*.safetensors"))), 4)
+        shapes = {name: shape for name, (_, shape, _) in saved.items()}
+        self.assertEqual(shapes, llama_shapes(TINY_LLAMA))
+        self.assert_code(self.checkpoint("export", run, "exported"), 0)
+        exported = self.folder / "exported" / "model.safetensors"
+        self.assert_same_tensors(saved, read_safetensors(exported))
+        of_checkpoint = self.evaluated(config, "--run", run, "--resume", "auto")
+        self.assertEqual(of_checkpoint["samples"], 21)
+        trained = {"model": {"path": "saved", "weights": "folder"}}
+        evaluated, next_losses = [of_checkpoint["loss"]], []
+        for layout in ("1x1x1", "1x1x2"):
+            goes_on = self.llama(layout, f"on-{layout}.json", run={"steps": 3}, **trained)
+            evaluated.append(self.evaluated(goes_on)["loss"])
+            next_losses.append(losses_of(self.trained(goes_on, f"on-{layout}")))
+        for loss in evaluated[1:]:
+            self.assertAlmostEqual(loss, evaluated[0], delta=1e-5)
+        self.assert_near(*next_losses)
+
+    def test_adapters(self) -> None:
+        adapter = {"model": {"adapter": ADAPTER}}
+        config = self.llama("2x1x2", checkpoint={"save_interval": 12}, **adapter)
+        run = self.trained(config, "run", "--save", "saved")
+        saved = read_safetensors(self.folder / "saved" / "adapter_model.safetensors")
+        shapes = {name: shape for name, (_, shape, _) in saved.items()}
+        self.assertEqual(shapes, self.adapter_shapes())
+        self.assertEqual({path.name for path in (self.folder / "saved").iterdir()},
+                         {"adapter_config.json", "adapter_model.safetensors"})  # fmt: skip
+        self.assert_code(self.checkpoint("export", run, "exported", "--adapters"), 0)
+        exported = self.folder / "exported" / "adapter_model.safetensors"
+        self.assert_same_tensors(saved, read_safetensors(exported))
+        from_saved = {"model": {"adapter": {**ADAPTER, "path": "saved"}}}
+        courses = []
+        for layout, changes in (("1x1x1", adapter), ("1x1x1", from_saved), ("1x1x2", from_saved)):
+            name = f"{layout}-{len(courses)}"
+            config = self.llama(layout, f"{name}.json", run={"steps": 3}, **changes)
+            courses.append(losses_of(self.trained(config, name)))
+        new, one, two = courses
+        self.assertLess(one[0], new[0] - 0.01, "those that were saved have learnt something")
+        self.assert_near(one, two)
+
+    def adapter_shapes(self) -> dict[str, list[int]]:
+        """As PEFT names them."""
+        shapes = {}
+        targets = ADAPTER["targets"].split("|")
+        for name, shape in llama_shapes(TINY_LLAMA).items():
+            linear = name.removesuffix(".weight")
+            if linear.split(".")[-1] not in targets:
+                continue
+            inner = f"base_model.model.{linear}.lora"
+            shapes[f"{inner}_A.weight"] = [ADAPTER["rank"], shape[1]]
+            shapes[f"{inner}_B.weight"] = [shape[0], ADAPTER["rank"]]
+        return shapes
+
+
+class Evaluated(TensorTest):
+    def test_two_ranks_count_what_one_counts(self) -> None:
+        config = self.llama("1x1x1", checkpoint={"save_interval": 12})
+        resume = ("--run", self.trained(config, "run"), "--resume", "auto")
+        one = self.evaluated(config, *resume)
+        two = self.evaluated(config, *resume, "--set", "mesh.tensor=2")
+        self.assertEqual((two["samples"], two["tokens"]), (one["samples"], one["tokens"]))
+        self.assertAlmostEqual(two["loss"], one["loss"], delta=1e-5)
+        self.assertLess(one["loss"], math.log(256) + 1.5)
+
+
+class Hanging(TensorTest):
+    """A rank stops within a step: who waits for it says in which exchange."""
+
+    def assert_waits(self, layout: str, fault: str, *waits: str) -> None:
+        config = self.llama(layout, launch={"heartbeat_seconds": 2})
+        result = self.train(config, "--inject", fault)
+        self.assert_code(result, 5)
+        stopped = fault.partition("rank=")[2].partition(",")[0]
+        self.assertRegex(result.err, rf"penstock: rank {stopped} stopped answering for 2\.\d s")
+        for words in waits:
+            self.assertRegex(result.err, rf"  note: {re.escape(words)} \(\d+\.\d s\)\n")
+        self.assert_nothing_left()
+
+    def test_in_a_forward(self) -> None:
+        self.assert_waits(
+            "1x1x2",
+            "stop:rank=1,step=3,at=0F0",
+            "rank 0: step 3, waiting in 0F0: "
+            'the reduce-scatter behind piece 0 of layer "model.embed_tokens"',
+        )
+
+    def test_in_a_later_stage(self) -> None:
+        self.assert_waits(
+            "2x1x2",
+            "stop:rank=3,step=3,at=1F0",
+            "rank 2: step 3, waiting in 1F0: "
+            'the sum of sizes behind piece 0 of layer "model.layers.1"',
+        )
+
+    def test_in_a_backward(self) -> None:
+        self.assert_waits(
+            "1x1x2",
+            "stop:rank=0,step=3,at=0B1",
+            'rank 1: step 3, waiting in 0B1: the all-gather behind piece 0 of layer "lm_head"',
+        )
+
+
+class BadInput(TensorTest):
+    def assert_refused(self, config: Path, *lines: str, words: tuple = ()) -> None:
+        """With these lines first, each matched as a whole, before anything is trained."""
+        result = self.train(config, "--run", "run", "--save", "weights", *words)
+        self.assert_code(result, 2)
+        self.assertEqual(len(support.root_causes(result.err)), 1, result.err)
+        for line, said in zip(result.err.splitlines(), lines, strict=False):
+            self.assertRegex(line, f"^{said}$")
+        self.assertNotIn("step 1/", result.text)
+        self.assert_nothing_left()
+
+    def test_ranks_that_heads_cannot_be_shared_by(self) -> None:
+        self.assert_refused(
+            self.llama("1x1x3"),
+            r'penstock: rank (\d) failed: rank \1: the function that makes layer "model.layers.0": '
+            "mesh.tensor = 3: ranks cannot share 4 heads of queries and 2 of keys and values, each "
+            "rank some whole ones",
+            "  note: sizes that work: 1, 2, 4",
+        )
+
+    def test_a_model_without_pieces(self) -> None:
+        folder = self.folder / "gpt2"
+        folder.mkdir()
+        sizes = {"vocab_size": 256, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
+        (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+        self.assert_refused(
+            self.llama("1x1x2", model={"path": "gpt2"}),
+            r"penstock: rank \d failed: mesh.tensor is above 1, and no layer of the model can be "
+            "shared: none has pieces",
+            r"  note: decoders of Llama's form have them; for your own see nn::LayerInPieces "
+            r"\(penstock/nn/shared.h\)",
+        )
+
+    def test_world_sizes_that_the_mesh_does_not_divide(self) -> None:
+        self.assert_refused(
+            self.llama("2x1x2", mesh={"data": None}),
+            r"penstock: .*/2x1x2.json: world size 6 is not a multiple of mesh.pipe 2 x mesh.tensor "
+            "2; use 4 or 8 processes, or mesh.tensor 1 or 3, or mesh.pipe 1 or 3",
+            words=("--nproc", 6),
+        )
+
+    def test_a_model_that_is_no_folder(self) -> None:
+        self.assert_refused(
+            self.config("gpt.json", mesh={"tensor": 2}),
+            r"penstock: .*/gpt.json:\d+:\d+: mesh.tensor = 2: ranks share no layers of model.type "
+            '= "gpt"; take 1, or a "hugging_face" model of the kind of Llama, Mistral, Qwen2 or '
+            "Qwen3",
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
