@@ -5,6 +5,7 @@
 // from fault to fault.  Ranks are processes, and train as a user's program does.  Prints "N of N" a
 // fault and the longest time from the fault to the end of the last rank; exits with 1 after any
 // failure.  The quick tests run it with 0, the long ones with 1, `make soak` many times.
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mse_loss.h>
@@ -35,6 +36,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/failure_words.h"
 #include "penstock/core/text.h"
+#include "penstock/nn/shared.h"
 #include "penstock/runtime/nn/mlp.h"
 #include "penstock/train/trainer.h"
 
@@ -76,7 +78,7 @@ constexpr std::array<Fault, 13> kFaults = {{
     {Kind::ExceptionInForward, "exception in a forward", kWords},
     {Kind::ExceptionInBackward, "exception in a backward", kWords},
     {Kind::NanInForward, "NaN in a forward", "not finite"},
-    {Kind::NanInBackward, "NaN in a backward", "gradient norm is nan"},
+    {Kind::NanInBackward, "NaN in a backward", "gradient norm is nan|gradient [^ ]+="},
     {Kind::WrongShape, "wrong shape", R"(\[2, 9\]|\(2x9 and|\(9\))"},
     {Kind::WrongType, "wrong type", "ouble"},
     {Kind::WrongBatch, "a batch of another width", R"(\(2x9 and|\(9\))"},
@@ -152,15 +154,60 @@ class FaultyLayer : public nn::Layer {
   std::int64_t backwards_ = 0;
 };
 
+// A layer that ranks share, of pieces: x + W2 W1 x.
+class SharedLayer : public nn::LayerInPieces {
+ public:
+  explicit SharedLayer(const nn::Making& making) : LayerInPieces(3) {
+    const nn::SharedLinearOptions square{.in = kWidth, .out = kWidth};
+    in_ = register_module("in", std::make_shared<nn::ColumnLinear>(making, square));
+    out_ = register_module("out", std::make_shared<nn::RowLinear>(making, square));
+  }
+  nn::Values forward_piece(std::size_t piece, const nn::Values& x) override {
+    if (piece == 0) return {x[0], x[0]};
+    if (piece == 1) return {x[0], out_->summand(in_->forward(x[1]))};
+    return x[0] + out_->add_bias(x[1]);
+  }
+  static nn::LayerSpec spec(const std::string& name) {
+    using exchange::kInvariant, exchange::kPartial, exchange::kReplicated;
+    return nn::layer_in_pieces<SharedLayer>(
+        name,
+        {{.takes = {kInvariant},
+          .gives = {kInvariant, kInvariant},
+          .behind = {{.value = 1, .before = kInvariant, .after = kReplicated}}},
+         {.takes = {kInvariant, kReplicated},
+          .gives = {kInvariant, kPartial},
+          .behind = {{.value = 1, .before = kPartial, .after = kInvariant}},
+          .parameters = {"in.weight", "in.bias", "out.weight"}},
+         {.takes = {kInvariant, kInvariant}, .gives = {kInvariant}, .parameters = {"out.bias"}}});
+  }
+
+ private:
+  std::shared_ptr<nn::ColumnLinear> in_;
+  std::shared_ptr<nn::RowLinear> out_;
+};
+
+std::int32_t sharers(const Case& c) { return c.mesh[mesh::Axis::Tensor]; }
+
 // Eight layers.  The faulty one is the last of its stage, before the message, or the first of the
-// last stage, before more layers.
+// last stage, before more layers.  On meshes whose ranks share layers, the one beside it is shared.
 std::vector<nn::LayerSpec> model_of(const Case& c, std::int32_t rank, Report& report) {
   std::vector<nn::LayerSpec> model = nn::mlp_layers(kWidth, 8);
-  const std::int32_t stage = c.rank / c.mesh.data;
+  const std::int32_t stage = c.rank / (c.mesh.data * sharers(c));
   const std::int32_t per_stage = 8 / c.mesh.pipe;
   const bool is_last = stage + 1 == c.mesh.pipe;
-  const auto faulty = static_cast<std::size_t>(stage * per_stage + (is_last ? 0 : per_stage - 1));
+  // A layer before it has parameters: else nothing takes its gradient.
+  const std::int32_t first = c.mesh.pipe == 1 ? 1 : 0;
+  const auto faulty =
+      static_cast<std::size_t>(stage * per_stage + (is_last ? first : per_stage - 1));
   const bool mine = rank == c.rank;
+  if (sharers(c) > 1) {
+    for (std::int32_t s = 0; s < c.mesh.pipe; ++s) {
+      const bool is_end = s + 1 == c.mesh.pipe;
+      const std::int32_t place = s * per_stage + (is_end ? first + 1 : per_stage - 2);
+      const std::string name = model[static_cast<std::size_t>(place)].meta.name;
+      model[static_cast<std::size_t>(place)] = SharedLayer::spec(name);
+    }
+  }
   model[faulty] = nn::layer("faulty", [&c, &report, mine] {
     if (mine && c.fault.kind == Kind::ExceptionInLayer) {
       report.fault_ns = now_ns();
@@ -203,6 +250,8 @@ void train(const Case& c, std::int32_t rank, const std::string& store, Report& r
   for (std::int64_t step = 1; step <= 50; ++step) {
     const bool wide = mine && kind == Kind::WrongBatch && step == c.step;
     const bool few = mine && kind == Kind::TooFewSamples && step == c.step;
+    at::manual_seed(
+        static_cast<std::uint64_t>(step));  // Ranks that share layers take the same samples.
     const at::Tensor batch = at::rand({few ? 3 : kMicrobatches * kRows, kWidth + (wide ? 1 : 0)});
     if (wide || few) report.fault_ns = now_ns();
     trainer.step(batch, batch);
@@ -270,10 +319,16 @@ std::string run_case(const Case& c, Report& report, double& seconds) {
   return wrong;
 }
 
+std::vector<mesh::Shape> all_meshes() {
+  const auto shared = [](std::int32_t pipe, std::int32_t data) {
+    return mesh::Shape{.pipe = pipe, .data = data}.with(mesh::Axis::Tensor, 2);
+  };
+  return {{.pipe = 2, .data = 2}, {.pipe = 4}, shared(2, 1), shared(1, 2)};
+}
+
 std::string describe(const Case& c) {
-  return str(c.fault.name, " on rank ", c.rank, " of pipe ", c.mesh.pipe, " x data ", c.mesh.data,
-             ", transport ", static_cast<int>(c.transport), ", step ", c.step, ", microbatch ",
-             c.microbatch);
+  return str(c.fault.name, " on rank ", c.rank, " of ", mesh::to_string(c.mesh), ", transport ",
+             static_cast<int>(c.transport), ", step ", c.step, ", microbatch ", c.microbatch);
 }
 
 }  // namespace
@@ -297,11 +352,14 @@ int main(int argc, char** argv) {
           if (each == 0 && (of > 0 || place++ < first)) continue;
           const bool of_batch = fault.kind == Kind::WrongBatch || fault.kind == Kind::TooFewSamples;
           if (of_batch && rank % 3 != 0) continue;
-          // Sizes are compared between replicas.
-          const bool square = generator() % 2 == 0 || fault.kind == Kind::OtherSizes;
+          // Sizes are compared between replicas.  Ranks that share layers compare batches before
+          // they run: tests/train/own_shared_layers_test.cpp.
+          const auto meshes = all_meshes();
+          const std::size_t which =
+              fault.kind == Kind::OtherSizes ? 0 : generator() % (of_batch ? 2 : meshes.size());
           Case c{.fault = fault,
                  .rank = rank,
-                 .mesh = {.pipe = square ? 2 : 4, .data = square ? 2 : 1},
+                 .mesh = meshes[which],
                  .transport = transport,
                  .step = 2 + static_cast<std::int64_t>(generator() % 3),
                  .microbatch = static_cast<std::int32_t>(generator() % kMicrobatches)};

@@ -3,10 +3,12 @@
 //   parity_dump steps FOLDER         initial.safetensors, then step-1.safetensors, step-2, step-3:
 //                                    batch, loss and every gradient of a run on one rank
 //   parity_dump logits WEIGHTS FILE  tokens and logits of the model that `penstock train` saved
-//   parity_dump folder FOLDER BATCHES FILE [END]  of a Hugging Face folder: logits and gradients of
-//                                    the first batch, and the loss of a step with each; END: the
-//                                    token that ends a document, where attention stays within
+//   parity_dump folder FOLDER BATCHES FILE END PIPE TENSOR  of a Hugging Face folder, on that mesh:
+//                                    logits and gradients of the first batch, and the loss of a
+//                                    step with each; END: the token that ends a document, where
+//                                    attention stays within, or "-"
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
@@ -14,6 +16,8 @@
 
 #include <cstdio>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -93,32 +97,58 @@ at::Tensor named(const NamedTensors& tensors, const std::string& name) {
   throw Error(str("no tensor ", name));
 }
 
-// Of batches input and target [steps, samples, sequence].
+// What ranks have of the model's gradients, put together: threads of one process.
+class Gradients {
+ public:
+  void add(train::Trainer& trainer) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, tensor] : trainer.parameters()) {
+      const partition::Cut cut = trainer.rank_model().sharing().cut_of(name);
+      const auto [whole, is_new] =
+          whole_.try_emplace(name, at::empty(partition::shape_of_whole(tensor.sizes().vec(), cut)));
+      nn::part_of(whole->second, cut).copy_(tensor.grad());
+    }
+  }
+  void append_to(NamedTensors& dump) const {
+    for (const auto& [name, tensor] : whole_) dump.emplace_back("gradient." + name, tensor);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, at::Tensor> whole_;
+};
+
+// Takes batches input and target [steps, samples, sequence].
 void dump_folder(const std::string& folder, const std::string& batches, const std::string& path,
-                 std::optional<std::int64_t> document_end) {
+                 std::optional<std::int64_t> document_end, const mesh::Shape& mesh) {
   const NamedTensors read = weights::read_safetensors(batches);
   const at::Tensor inputs = named(read, "input"), targets = named(read, "target");
   const train::TrainerOptions options{
+      .mesh = mesh,
       .microbatches = 2,
       .optimizer = {.lr = 1e-3, .betas = {0.9, 0.95}, .weight_decay = 0.1},
       .loss_scale = train::LossScale::tokens()};
-  comm::run_ranks(1, [&](comm::Communicator& communicator) {
-    train::Trainer trainer(options,
-                           hugging_face::ModelFolder(folder).layers({.document_end = document_end}),
-                           nn::mean_token_loss, communicator);
-    NamedTensors dump = {{"logits", trainer.infer(inputs[0])}};
+  const hugging_face::ModelFolder model(folder);
+  Gradients gradients;
+  at::Tensor logits, all_losses;
+  comm::run_ranks(static_cast<std::int32_t>(mesh.size()), [&](comm::Communicator& communicator) {
+    train::Trainer trainer(options, model.layers({.document_end = document_end}),
+                           nn::token_loss(model.options().vocabulary), communicator);
+    const at::Tensor found = trainer.infer(inputs[0]);
     trainer.compute_gradients(inputs[0], targets[0]);
-    for (const auto& [name, tensor] : trainer.parameters()) {
-      dump.emplace_back("gradient." + name, tensor.grad().clone());
-    }
+    gradients.add(trainer);
     trainer.zero_grad();
     std::vector<double> losses;
     for (std::int64_t step = 0; step < inputs.size(0); ++step) {
       losses.push_back(trainer.step(inputs[step], targets[step]).loss);
     }
-    dump.emplace_back("losses", at::tensor(losses, at::kDouble));
-    weights::write_safetensors(path, dump);
+    if (communicator.rank().value != communicator.world_size() - 1) return;
+    logits = found;
+    all_losses = at::tensor(losses, at::kDouble);
   });
+  NamedTensors dump = {{"logits", logits}, {"losses", all_losses}};
+  gradients.append_to(dump);
+  weights::write_safetensors(path, dump);
 }
 
 }  // namespace
@@ -131,13 +161,16 @@ int main(int argc, char** argv) {
       dump_steps(words[1]);
     } else if (words.size() == 3 && words[0] == "logits") {
       dump_logits(words[1], words[2]);
-    } else if ((words.size() == 4 || words.size() == 5) && words[0] == "folder") {
-      dump_folder(words[1], words[2], words[3],
-                  words.size() == 5 ? parse_integer(words[4]) : std::nullopt);
+    } else if (words.size() == 7 && words[0] == "folder") {
+      const auto size = [&](std::size_t word) {
+        return static_cast<std::int32_t>(parse_integer(words[word]).value());
+      };
+      dump_folder(words[1], words[2], words[3], parse_integer(words[4]),
+                  mesh::Shape{.pipe = size(5)}.with(mesh::Axis::Tensor, size(6)));
     } else {
       std::fprintf(stderr,
                    "usage: parity_dump steps FOLDER | logits WEIGHTS FILE | "
-                   "folder FOLDER BATCHES FILE [END]\n");
+                   "folder FOLDER BATCHES FILE END PIPE TENSOR\n");
       return 2;
     }
   } catch (const std::exception& error) {

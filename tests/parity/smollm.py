@@ -112,7 +112,7 @@ class Check:
         batch, out = self.folder / "batch", self.folder / "out"
         tokens = {"input": some[None, :, :-1], "target": some[None, :, 1:]}
         save_file({name: each.clone() for name, each in tokens.items()}, batch)
-        self.run(self.dump, "folder", self.model, batch, out)
+        self.run(self.dump, "folder", self.model, batch, out, "-", "1", "1")
         with torch.no_grad():
             expected = theirs(some[:, :-1]).logits
         difference = (load_file(out)["logits"] - expected).abs().max().item()
