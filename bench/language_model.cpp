@@ -6,7 +6,6 @@
 // With --mode bound, each rank runs the forwards and backwards of its stage and the optimizer in a
 // plain loop, both ranks at once, without messages.  The schedule is simulated with those times and
 // messages that take no time: no runtime with these layers can be faster.
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -77,14 +76,8 @@ void train(const Options& options, int rank, bench::Pair& pair) {
   const at::Tensor tokens = random_tokens(options.batch);
   const at::Tensor targets = random_tokens(options.batch);
   const double start_rss = rss_mb();
-  std::vector<double> times;
-  for (long step = 0; step < options.steps + kWarmup; ++step) {
-    pair.meet();
-    const double start = now_ms();
-    trainer.step(tokens, targets);
-    const double slower = pair.meet(now_ms() - start);
-    if (step >= kWarmup) times.push_back(slower);
-  }
+  std::vector<double> times =
+      bench::time_steps(pair, options, kWarmup, [&] { trainer.step(tokens, targets); });
   const double peak = pair.meet(rank == 1 ? peak_rss_mb() : 0.0);
   const double before = pair.meet(rank == 1 ? start_rss : 0.0);
   if (rank == 0) {
@@ -185,18 +178,10 @@ void bound(const Options& options, int rank, bench::Pair& pair) {
   if (rank == 0) bench::print_result("bound", options, std::move(bounds));
 }
 
-int run(const Options& options, int rank, const std::string& store) {
-  at::set_num_threads(1);
-  bench::Pair pair(options, rank, store);
+void run(const Options& options, int rank, bench::Pair& pair) {
   options.mode == "bound" ? bound(options, rank, pair) : train(options, rank, pair);
-  pair.communicator().barrier("end");
-  return 0;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const Options options = bench::parse(argc, argv);
-  return bench::run_ranks(
-      2, [&](int rank, const std::string& store) { return run(options, rank, store); });
-}
+int main(int argc, char** argv) { return bench::main_of_pair(argc, argv, run); }

@@ -1,18 +1,22 @@
 // What penstock's benchmarks and the bare loop share: the lowered schedule; the communicator of two
-// ranks, and how they meet.
+// ranks, how they meet, and how they time steps.
 //
 // Both send the same messages over the same transport that way.
 #pragma once
+#include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bench/delayed_network.h"
 #include "bench/ranks.h"
 #include "penstock/comm/communicator.h"
+#include "penstock/core/error.h"
 #include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/verify/verify.h"
@@ -67,5 +71,40 @@ class Pair {
   std::unique_ptr<comm::Communicator> communicator_;
   comm::Group both_;
 };
+
+// Runs steps that both ranks begin together; the times of all but the first `warmup`, each the
+// slower rank's.
+inline std::vector<double> time_steps(Pair& pair, const Options& options, long warmup,
+                                      const std::function<void()>& step) {
+  std::vector<double> times;
+  for (long i = 0; i < options.steps + warmup; ++i) {
+    pair.meet();
+    const double start = now_ms();
+    step();
+    const double slower = pair.meet(now_ms() - start);
+    if (i >= warmup) times.push_back(slower);
+  }
+  return times;
+}
+
+// The main() of a benchmark: runs `body` in a process for each of two ranks, with one thread each.
+// What it throws ends its rank.
+inline int main_of_pair(
+    int argc, char** argv,
+    const std::function<void(const Options& options, int rank, Pair& pair)>& body) {
+  const Options options = parse(argc, argv);
+  return run_ranks(2, [&](int rank, const std::string& store) {
+    try {
+      at::set_num_threads(1);
+      Pair pair(options, rank, store);
+      body(options, rank, pair);
+      pair.communicator().barrier("end");
+      return 0;
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s: rank %d: %s\n", argv[0], rank, error.message().c_str());
+      return 1;
+    }
+  });
+}
 
 }  // namespace penstock::bench

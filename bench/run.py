@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pipeline and ZeRO benchmarks: penstock against a bare loop, torch and DeepSpeed.
+"""Benchmarks of two ranks: penstock against a bare loop, torch and DeepSpeed.
 
 Every contender is a program of its own (two ranks, one thread each).  One alternation runs each
 entry of a group once, in a fresh order, and takes the median of its steps; the figures compared are
@@ -46,7 +46,8 @@ TOLD_APART = 0.05  # Schedules predicted further apart than this come in the ord
 class Group:
     """Entries "contender/schedule" that are measured in turn, and the ratios they are judged by.
 
-    benchmark: "pipeline"; "zero", whose entries are "contender/mode"; or "language_model".
+    benchmark: "pipeline"; "zero", whose entries are "contender/mode"; "language_model"; or
+    "tensor", whose entries are "contender/block".
     memory: ratios of peak RSS.
     """
 
@@ -64,6 +65,8 @@ class Group:
 
     def words(self, entry: str) -> list[str]:
         contender, schedule = entry.split("/")
+        if self.benchmark == "tensor":
+            return self.arguments
         if self.benchmark == "zero":
             return [*self.arguments, "--mode", schedule]
         if self.benchmark == "language_model":
@@ -105,6 +108,13 @@ def zero_group(width: int, batch: int, more: list[str], ratios: list, memory: li
     arguments = ["--width", str(width), "--batch", str(batch), "--microbatches", "1", *more]
     entries = modes + peers
     return Group(f"zero/d{width}", arguments, entries, ratios, benchmark="zero", memory=memory)
+
+
+def tensor_group(width: int, bar: float) -> Group:
+    arguments = ["--width", str(width), "--batch", "1", "--microbatches", "1"]
+    ours, theirs = "penstock/block", "torch/block"
+    ratios = [(ours, theirs, bar)]
+    return Group(f"tensor/d{width}", arguments, [ours, theirs], ratios, benchmark="tensor")
 
 
 GROUPS = [
@@ -191,6 +201,8 @@ GROUPS = [
         benchmark="language_model",
         memory=[("penstock/1f1b", f"{peer}/1f1b", 0.6) for peer in ("torch", "deepspeed")],
     ),
+    tensor_group(64, 0.2),
+    tensor_group(512, 0.91),
 ]
 
 

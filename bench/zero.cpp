@@ -3,7 +3,6 @@
 // The model is that of the pipeline benchmark, eight blocks of Linear, ReLU, Linear.  `batch` is
 // that of one replica.  A step has its forward, backward, sums and update, and the loss and the
 // gradient norm that a Trainer reports.  `peak_rss_mb` is the larger rank's, since it began.
-#include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <sys/resource.h>
@@ -16,7 +15,6 @@
 namespace {
 
 using namespace penstock;
-using bench::now_ms;
 using bench::Options;
 
 train::ZeroStage stage_of(const std::string& mode) {
@@ -37,9 +35,7 @@ double peak_rss_mb() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-int run(const Options& options, int rank, const std::string& store) {
-  at::set_num_threads(1);
-  bench::Pair pair(options, rank, store);
+void run(const Options& options, int rank, bench::Pair& pair) {
   const config::OptimizerConfig sgd{.type = config::OptimizerType::Sgd, .lr = 1e-6};
   train::Trainer trainer(
       {.mesh = {.pipe = 1, .data = 2},
@@ -54,27 +50,15 @@ int run(const Options& options, int rank, const std::string& store) {
       pair.communicator());
   const at::Tensor input = at::randn({options.batch, options.width});
   const at::Tensor target = at::randn({options.batch, options.width});
-  std::vector<double> times;
-  for (long step = 0; step < options.steps + 5; ++step) {
-    pair.meet();
-    const double start = now_ms();
-    trainer.step(input, target);
-    const double slower = pair.meet(now_ms() - start);
-    if (step >= 5) times.push_back(slower);
-  }
+  std::vector<double> times =
+      bench::time_steps(pair, options, /*warmup=*/5, [&] { trainer.step(input, target); });
   const double rss = pair.meet(peak_rss_mb());
   if (rank == 0) {
     bench::print_result("penstock", options, std::move(times),
                         str(", \"mode\": \"", options.mode, "\", \"peak_rss_mb\": ", rss));
   }
-  pair.communicator().barrier("end");
-  return 0;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const Options options = bench::parse(argc, argv);
-  return bench::run_ranks(
-      2, [&](int rank, const std::string& store) { return run(options, rank, store); });
-}
+int main(int argc, char** argv) { return bench::main_of_pair(argc, argv, run); }
