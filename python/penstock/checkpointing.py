@@ -43,7 +43,7 @@ def configure(
 ) -> None:
     """Takes what changes nothing that is computed, and reads the configuration, if there is one.
 
-    partition_activations: cuts them under tensor parallelism alone, which penstock lacks.
+    partition_activations: cuts them under tensor parallelism alone, which engines lack.
     Raises ConfigError for checkpoint_in_cpu: activations are where the rank computes.
     """
     del mpu_, partition_activations, contiguous_checkpointing, num_checkpoints, synchronize, profile

@@ -29,6 +29,8 @@ KEYS = {
     "model.dropout": [0, 0.1, 1],
     "mesh.pipe": [1, 2, 4, 0],
     "mesh.data": [1, None, 3],
+    "mesh.context": [1, 1, 2],
+    "mesh.tensor": [1, 1, 2, 0],
     "schedule": ["1f1b", "gpipe", "zbv", "interleaved_1f1b", "1f1c", "forward_only", "no.csv"],
     "schedule.stages_per_rank": [1, None, 2, 0],
     "optimizer.type": ["AdamW", "Adam", "SGD", "adam", "Lamb"],

@@ -358,7 +358,7 @@ def test_check_takes_one_script(tmp_path):
 def test_a_swapped_import_of_what_is_lacking_says_why(tmp_path):
     script = tmp_path / "script.py"
     for line, words in [
-        ("import deepspeed.domino", "deepspeed.domino is not in penstock: there is no tensor"),
+        ("import deepspeed.domino", "deepspeed.domino is not in penstock: engines have no tensor"),
         ("from deepspeed.domino.layer import A", "deepspeed.domino is not in penstock"),
         ("from deepspeed.moe.layer import MoE; MoE(4)", "penstock has no MoE: there is no expert"),
         ("from deepspeed import init_inference", "penstock has no init_inference: engines train"),
