@@ -272,6 +272,37 @@ TEST(OwnSharedLayers, DifferentBatchesAreFoundBeforeAnythingIsComputed) {
   }
 }
 
+// Whether this rank's kernels give other bits than those of the others.
+thread_local bool is_uneven = false;
+
+// A layer without pieces, which each rank computes by itself: its outputs are the same on all.
+class Uneven : public torch::nn::Module {
+ public:
+  Uneven() : linear_(register_module("linear", torch::nn::Linear(kWide, kWide))) {}
+  at::Tensor forward(const at::Tensor& input) {
+    const at::Tensor output = linear_(input);
+    if (is_uneven && output.requires_grad()) {
+      output.register_hook([](const at::Tensor& gradient) { return gradient * 1.001; });
+    }
+    return output;
+  }
+
+ private:
+  torch::nn::Linear linear_;
+};
+
+TEST(OwnSharedLayers, OtherBitsOfOneRankAreFoundInTheStepThatHasThem) {
+  std::vector<nn::LayerSpec> model = own_model();
+  model[0] = nn::layer<Uneven>("first");
+  comm::run_ranks(2, [&](comm::Communicator& ranks) {
+    is_uneven = ranks.rank().value == 1;
+    Trainer trainer(options_on(1, 1, 2), model, at::mse_loss, ranks);
+    const std::string message =
+        message_of([&] { trainer.step(at::full({8, kWide}, 0.5), at::zeros({8, 3})); });
+    EXPECT_NE(message.find("first.linear.weight"), std::string::npos) << message;
+  });
+}
+
 // By all ranks alike, and by one alone, which all ranks hear of.
 TEST(OwnSharedLayers, WeightsThatAProgramSetsAreComparedWhereSeveralRanksHaveThem) {
   for (const bool alike : {true, false}) {
