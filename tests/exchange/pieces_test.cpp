@@ -322,17 +322,17 @@ TEST(Pieces, AGradientThatNobodySumsIsFoundWhereNothingInvariantIsGiven) {
   Pieces gathered = block(Documents::None);
   gathered[0].behind[0].after = kInvariant;
   gathered[1].takes[1] = kInvariant;
-  EXPECT_EQ(
-      objections(gathered),
-      Texts{"behind the all-gather of value 1, piece 1 takes it invariant and gives nothing "
-            "invariant: each rank would have a summand of its gradient; let it be replicated"});
+  EXPECT_EQ(objections(gathered),
+            Texts{"behind the all-gather of value 1, piece 1 takes it invariant and gives nothing "
+                  "invariant: each rank would have a summand of its gradient; let it be replicated "
+                  "[X005]"});
   Pieces summed = block(Documents::None);
   summed[1].behind[0].after = kInvariant;
   summed[2].takes[1] = kInvariant;
-  EXPECT_EQ(
-      objections(summed),
-      Texts{"behind the all-reduce of value 1, piece 2 takes it invariant and gives nothing "
-            "invariant: each rank would have a summand of its gradient; let it be replicated"});
+  EXPECT_EQ(objections(summed),
+            Texts{"behind the all-reduce of value 1, piece 2 takes it invariant and gives nothing "
+                  "invariant: each rank would have a summand of its gradient; let it be replicated "
+                  "[X005]"});
   summed[1].behind[0].after = summed[2].takes[1] = kReplicated;
   EXPECT_EQ(objections(summed), Texts{});
 }
@@ -349,13 +349,13 @@ TEST(Pieces, WhatTakesNoGradientMayBeInvariant) {
 TEST(Pieces, NothingWholeIsComputedOfPartsAlone) {
   EXPECT_EQ(objections({{.takes = {kTokens, kTokens}, .gives = {kTokens, kReplicated}}}),
             Texts{"piece 0 gives a replicated value of cut along dimension 1, cut along dimension "
-                  "1: ranks have parts of these, and compute something else each"});
+                  "1: ranks have parts of these, and compute something else each [X004]"});
   EXPECT_EQ(objections({{.takes = {kTokens}, .gives = {kInvariant}}}),
             Texts{"piece 0 gives an invariant value of cut along dimension 1: what it computes of "
-                  "these is not invariant, or its gradient is not"});
+                  "these is not invariant, or its gradient is not [X004]"});
   EXPECT_EQ(objections({{.takes = {kReplicated}, .gives = {kInvariant}}}),
             Texts{"piece 0 gives an invariant value of replicated: what it computes of these is "
-                  "not invariant, or its gradient is not"});
+                  "not invariant, or its gradient is not [X004]"});
   EXPECT_EQ(objections({{.takes = {kTokens, kReplicated}, .gives = {kReplicated}}}), Texts{});
   EXPECT_EQ(objections({{.gives = {kInvariant, kReplicated}}}), Texts{});  // Of parameters.
 }
@@ -363,15 +363,15 @@ TEST(Pieces, NothingWholeIsComputedOfPartsAlone) {
 TEST(Pieces, SummandsAndCandidatesAreExchangedAtOnce) {
   EXPECT_EQ(objections({{.takes = {kInvariant}, .gives = {kPartial, kCandidates}}}),
             (Texts{"value 0 that piece 0 gives stays partial: an exchange behind the piece has to "
-                   "sum it, or to find the largest",
+                   "sum it, or to find the largest [X002]",
                    "value 1 that piece 0 gives stays candidates: an exchange behind the piece has "
-                   "to sum it, or to find the largest"}));
+                   "to sum it, or to find the largest [X002]"}));
   EXPECT_EQ(objections({{.takes = {kTokens, kPartial}, .gives = {kTokens}}}),
             Texts{"piece 0 takes cut along dimension 1, partial: a summand, or a candidate, is no "
-                  "value to compute with; exchange it behind the piece that gives it"});
+                  "value to compute with; exchange it behind the piece that gives it [X002]"});
   EXPECT_EQ(objections({{.takes = {kTokens, kCandidates}, .gives = {kTokens}}}),
             Texts{"piece 0 takes cut along dimension 1, candidates: a summand, or a candidate, is "
-                  "no value to compute with; exchange it behind the piece that gives it"});
+                  "no value to compute with; exchange it behind the piece that gives it [X002]"});
 }
 
 TEST(Pieces, ExchangesAreOfWhatIsThere) {
@@ -380,34 +380,34 @@ TEST(Pieces, ExchangesAreOfWhatIsThere) {
   };
   EXPECT_EQ(behind({gathers(0)}), Texts{});
   EXPECT_EQ(behind({gathers(1)}),
-            Texts{"exchange 0 behind piece 0 is of value 1, and the piece gives 1"});
+            Texts{"exchange 0 behind piece 0 is of value 1, and the piece gives 1 [X001]"});
   EXPECT_EQ(
       behind({gathers(0), gathers(0)}),
       Texts{"exchange 1 behind piece 0 is another one of value 0: one exchange brings a value "
-            "to the state that it is to have"});
+            "to the state that it is to have [X001]"});
   EXPECT_EQ(behind({{.value = 0, .before = kTokens, .after = cut(2)}}),
             Texts{"exchange 0 behind piece 0: there is no exchange from cut along dimension 1 to "
-                  "cut along dimension 2"});
+                  "cut along dimension 2 [X001]"});
 }
 
 TEST(Pieces, EachTakesWhatTheOneBeforeGives) {
   EXPECT_EQ(objections({{.takes = {kTokens}, .gives = {kTokens}, .behind = {gathers(0)}},
                         {.takes = {kTokens}, .gives = {kTokens}}}),
-            Texts{"piece 1 takes cut along dimension 1, and piece 0 gives replicated"});
+            Texts{"piece 1 takes cut along dimension 1, and piece 0 gives replicated [X003]"});
   EXPECT_EQ(objections({{.takes = {kTokens}, .gives = {}}, {.takes = {kTokens}, .gives = {}}}),
-            Texts{"piece 1 takes cut along dimension 1, and piece 0 gives nothing"});
+            Texts{"piece 1 takes cut along dimension 1, and piece 0 gives nothing [X003]"});
 }
 
 TEST(Pieces, AParametersGradientIsASummandEverywhereOrNowhere) {
   Pieces pieces = feed_forward();
   pieces[2].parameters.push_back("in.weight");
   EXPECT_EQ(objections(pieces), Texts{"the gradient of \"in.weight\" is a summand in piece 1, and "
-                                      "whole in piece 2: use two parameters, or one piece"});
+                                      "whole in piece 2: use two parameters, or one piece [X006]"});
   pieces = feed_forward();
   pieces[1].parameters.push_back("shift");
   pieces[0].parameters.push_back("shift");
   EXPECT_EQ(objections(pieces), Texts{"the gradient of \"shift\" is a summand in piece 1, and "
-                                      "whole in piece 0: use two parameters, or one piece"});
+                                      "whole in piece 0: use two parameters, or one piece [X006]"});
   pieces = block(Documents::None);
   pieces[4].parameters.push_back("input_layernorm.weight");
   EXPECT_EQ(objections(pieces), Texts{});

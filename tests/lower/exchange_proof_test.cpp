@@ -29,7 +29,8 @@ partition::LayerMeta block(const std::string& name) {
                       .behind = {{.value = 1, .before = tokens, .after = kReplicated}}},
                      {.takes = {tokens, kReplicated},
                       .gives = {tokens, kPartial},
-                      .behind = {{.value = 1, .before = kPartial, .after = tokens}}},
+                      .behind = {{.value = 1, .before = kPartial, .after = tokens}},
+                      .parameters = {"weight"}},
                      {.takes = {tokens, tokens}, .gives = {tokens}}}};
 }
 
@@ -78,30 +79,46 @@ mesh::Mesh mesh_of(std::int32_t pipe, std::int32_t data, std::int32_t tensor) {
 
 TEST(StageExchanges, AreThoseOfThePiecesInTheOrderOfAPass) {
   const StageExchanges all = stages_of({embedding(), block("a")}, 1)[0];
-  EXPECT_EQ(all.forward, (PassExchanges{"the reduce-scatter behind piece 0 of layer \"embedding\"",
-                                        "the all-gather behind piece 0 of layer \"a\"",
-                                        "the reduce-scatter behind piece 1 of layer \"a\"",
-                                        "the all-reduce behind piece 0 of the loss"}));
+  EXPECT_EQ(all.forward,
+            (PassExchanges{{"the reduce-scatter behind piece 0 of layer \"embedding\""},
+                           {"the all-gather behind piece 0 of layer \"a\""},
+                           {"the reduce-scatter behind piece 1 of layer \"a\""},
+                           {"the all-reduce behind piece 0 of the loss"}}));
   EXPECT_EQ(all.backward,
-            (PassExchanges{"the all-gather behind piece 0 of layer \"a\"",
-                           "the all-gather of gradients behind piece 1 of layer \"a\"",
-                           "the reduce-scatter of gradients behind piece 0 of layer \"a\"",
-                           "the all-gather of gradients behind piece 0 of layer \"embedding\""}));
+            (PassExchanges{
+                {"the all-gather behind piece 0 of layer \"a\"", Beside::Backward},
+                {"the all-gather of gradients behind piece 1 of layer \"a\""},
+                {"the reduce-scatter of gradients behind piece 0 of layer \"a\"", Beside::Weights},
+                {"the all-gather of gradients behind piece 0 of layer \"embedding\""}}));
+}
+
+TEST(StageExchanges, OfABackwardStartAheadOfWhatIsComputedBesideThem) {
+  const StageExchanges all = stages_of({block("a"), block("b")}, 1)[0];
+  EXPECT_EQ(
+      all.backward,
+      (PassExchanges{
+          {"the all-gather behind piece 0 of layer \"b\"", Beside::Backward},
+          {"the all-gather of gradients behind piece 1 of layer \"b\""},
+          {"the reduce-scatter of gradients behind piece 0 of layer \"b\"", Beside::Weights},
+          {"the all-gather behind piece 0 of layer \"a\"", Beside::Backward},
+          {"the all-gather of gradients behind piece 1 of layer \"a\""},
+          {"the reduce-scatter of gradients behind piece 0 of layer \"a\"", Beside::Weights}}));
 }
 
 TEST(StageExchanges, AskForTheSizeWhereNoExchangeBeforeHasShownIt) {
   const StageExchanges second = stages_of({embedding(), block("a")}, 2)[1];
-  EXPECT_EQ(second.forward.front(), "the sum of sizes behind piece 0 of layer \"a\"");
+  EXPECT_EQ(second.forward.front().name, "the sum of sizes behind piece 0 of layer \"a\"");
   EXPECT_EQ(second.forward.size(), 4u);
 }
 
 TEST(StageExchanges, RunAgainWhereLayersAreComputedAgain) {
   const StageExchanges all = stages_of({block("a")}, 1, /*interval=*/1)[0];
   EXPECT_EQ(all.backward,
-            (PassExchanges{"the all-gather behind piece 0 of layer \"a\"",
-                           "the reduce-scatter behind piece 1 of layer \"a\"",
-                           "the all-gather of gradients behind piece 1 of layer \"a\"",
-                           "the reduce-scatter of gradients behind piece 0 of layer \"a\""}));
+            (PassExchanges{{"the all-gather behind piece 0 of layer \"a\""},
+                           {"the reduce-scatter behind piece 1 of layer \"a\""},
+                           {"the all-gather of gradients behind piece 1 of layer \"a\""},
+                           {"the reduce-scatter of gradients behind piece 0 of layer \"a\"",
+                            Beside::Weights}}));
 }
 
 TEST(ExchangeProof, EverySchedulesProgramsRun) {
@@ -184,7 +201,7 @@ TEST(ExchangeProof, SaysWhichRanksComeToDifferentExchanges) {
             (std::vector<std::string>{
                 "ranks that share layers come to different exchanges: rank 2 waits in 1F0 for the "
                 "all-gather behind piece 0 of layer \"a\", and rank 3 waits in 1F0 for the "
-                "reduce-scatter behind piece 1 of layer \"a\""}));
+                "reduce-scatter behind piece 1 of layer \"a\" [X010]"}));
 }
 
 TEST(ExchangeProof, SaysWhoWaitsForEver) {
@@ -195,7 +212,7 @@ TEST(ExchangeProof, SaysWhoWaitsForEver) {
   EXPECT_EQ(objections(program, schedule),
             (std::vector<std::string>{
                 "1 ranks wait for ever: rank 0 waits in 0B0 for the all-gather of gradients behind "
-                "piece 0 of layer \"embedding\""}));
+                "piece 0 of layer \"embedding\" [X011]"}));
 }
 
 // Two ranks send to each other only behind what each waits for.

@@ -74,7 +74,7 @@ std::vector<Log> planned(const TrainerOptions& options, const std::vector<nn::La
       if (action.op == schedule::Op::BackwardWeight) continue;
       const lower::StageExchanges& stage = stages[action.stage.index()];
       const auto& all = action.op == schedule::Op::Forward ? stage.forward : stage.backward;
-      log.insert(log.end(), all.begin(), all.end());
+      for (const lower::PassExchange& each : all) log.push_back(each.name);
     }
   }
   return logs;

@@ -95,7 +95,7 @@ TEST(SharedLayersCheck, AModelWithoutPiecesIsRefused) {
 TEST(SharedLayersCheck, ALossThatTakesAllLogitsIsRefused) {
   const std::string expected =
       "the loss has no pieces, so it takes invariant values, and layer \"lm_head\" gives value 0 "
-      "cut along dimension 2 of 24; take one that has pieces, such as nn::token_loss()";
+      "cut along dimension 2 of 24; take one that has pieces, such as nn::token_loss() [X003]";
   EXPECT_EQ(refusal(decoder(), nn::mean_token_loss), expected);
   const nn::Loss of_module = nn::loss<torch::nn::MSELoss>();
   EXPECT_EQ(refusal(nn::with_loss(decoder(), of_module), of_module), expected);
@@ -104,7 +104,7 @@ TEST(SharedLayersCheck, ALossThatTakesAllLogitsIsRefused) {
 TEST(SharedLayersCheck, ALossOfAnotherVocabularyIsRefused) {
   EXPECT_EQ(refusal(decoder(), nn::token_loss(kVocabulary + 1)),
             "the loss takes value 0 cut along dimension 2 of 25, and layer \"lm_head\" gives it "
-            "cut along dimension 2 of 24");
+            "cut along dimension 2 of 24 [X003]");
 }
 
 // A loss of whole logits takes what a last layer has made whole.
@@ -115,37 +115,38 @@ TEST(SharedLayersCheck, ALossWithoutPiecesTakesWhatIsWhole) {
   EXPECT_EQ(refusal(whole, nn::mean_token_loss), "no error");
   EXPECT_EQ(refusal(whole),
             "the loss takes value 0 cut along dimension 2 of 24, and layer \"own\" gives it "
-            "invariant");
+            "invariant [X003]");
 }
 
 TEST(SharedLayersCheck, ALossGivesOneInvariantValueOfInvariantTargets) {
   EXPECT_EQ(refusal(decoder(), loss_in({{.takes = {kLogits, kTokens},
                                          .gives = {kPartial},
                                          .behind = {{0, kPartial, kInvariant}}}})),
-            "the loss takes value 1 cut along dimension 1, and targets are invariant");
+            "the loss takes value 1 cut along dimension 1, and targets are invariant [X003]");
   EXPECT_EQ(refusal(decoder(), loss_in({{.takes = {kLogits, kInvariant}, .gives = {kLogits}}})),
-            "the last piece of the loss does not give one invariant value");
+            "the last piece of the loss does not give one invariant value [X003]");
   EXPECT_EQ(refusal(decoder(), loss_in({{.takes = {kLogits, kInvariant}, .gives = {kPartial}}})),
             "the loss: value 0 that piece 0 gives stays partial: an exchange behind the piece has "
-            "to sum it, or to find the largest\n"
-            "  note: the last piece of the loss does not give one invariant value");
+            "to sum it, or to find the largest [X002]\n"
+            "  note: the last piece of the loss does not give one invariant value [X003]");
 }
 
 TEST(SharedLayersCheck, ALayerWithoutPiecesTakesWhatIsWhole) {
   EXPECT_EQ(refusal(with(decoder(), 1, plain())),
             "layer \"plain\" has no pieces, so it takes invariant values, and layer "
             "\"model.embed_tokens\" gives value 0 cut along dimension 1; let an exchange behind "
-            "its last piece make it whole\n"
+            "its last piece make it whole [X003]\n"
             "  note: layer \"model.layers.0\" takes value 0 cut along dimension 1, and layer "
-            "\"plain\" gives it invariant");
+            "\"plain\" gives it invariant [X003]");
   EXPECT_EQ(refusal(with(decoder(), 0, plain())), "no error");
 }
 
 TEST(SharedLayersCheck, WithDocumentsALayerHasToTakeThemToo) {
   const Layers layers = nn::decoder_layers(with_documents());
   EXPECT_EQ(refusal(with(layers, 1, in_pieces({{.takes = {kTokens}, .gives = {kTokens}}}))),
-            "layer \"own\" takes 1 values, and gets 2 from layer \"model.embed_tokens\"\n"
-            "  note: layer \"model.layers.0\" takes 2 values, and gets 1 from layer \"own\"");
+            "layer \"own\" takes 1 values, and gets 2 from layer \"model.embed_tokens\" [X003]\n"
+            "  note: layer \"model.layers.0\" takes 2 values, and gets 1 from layer \"own\" "
+            "[X003]");
   const HeldValues both = {kTokens, kInvariant};
   EXPECT_EQ(refusal(with(layers, 1, in_pieces({{.takes = both, .gives = both}}))), "no error");
 }
@@ -153,9 +154,9 @@ TEST(SharedLayersCheck, WithDocumentsALayerHasToTakeThemToo) {
 TEST(SharedLayersCheck, WhatIsWrongWithinALayerIsToldWithItsName) {
   EXPECT_EQ(refusal(with(decoder(), 1, in_pieces({{.takes = {kTokens}, .gives = {kPartial}}}))),
             "layer \"own\": value 0 that piece 0 gives stays partial: an exchange behind the piece "
-            "has to sum it, or to find the largest\n"
+            "has to sum it, or to find the largest [X002]\n"
             "  note: layer \"model.layers.0\" takes value 0 cut along dimension 1, and layer "
-            "\"own\" gives it partial");
+            "\"own\" gives it partial [X003]");
 }
 
 // A decoder whose first block gives its output to a layer behind the second as well.
@@ -170,9 +171,9 @@ TEST(SharedLayersCheck, ASkipKeepsItsState) {
   EXPECT_EQ(refusal(with_skip({kTokens, kTokens})), "no error");
   const std::string text = refusal(with_skip({kTokens, kInvariant}));
   EXPECT_TRUE(text.starts_with("layer \"own\" takes value 1 invariant, and layer ")) << text;
-  EXPECT_TRUE(text.ends_with(" gives it cut along dimension 1")) << text;
+  EXPECT_TRUE(text.ends_with(" gives it cut along dimension 1 [X003]")) << text;
   EXPECT_EQ(refusal(with_skip({kTokens})),
-            "layer \"own\" takes 1 values, and gets 2 from layer \"model.layers.1\"");
+            "layer \"own\" takes 1 values, and gets 2 from layer \"model.layers.1\" [X003]");
 }
 
 TEST(SharedLayersCheck, ASkipOfPartsIsNotForALayerWithoutPieces) {
@@ -190,7 +191,7 @@ TEST(SharedLayersCheck, ASkipOfPartsIsNotForALayerWithoutPieces) {
       << text;
   EXPECT_TRUE(
       text.ends_with(" gives value 1 cut along dimension 1; let an exchange behind its "
-                     "last piece make it whole"))
+                     "last piece make it whole [X003]"))
       << text;
 }
 
@@ -206,7 +207,7 @@ TEST(SharedLayersCheck, ASkipOfALayerWithoutPiecesIsInvariant) {
   EXPECT_EQ(refusal(taking({kInvariant, kInvariant})), "no error");
   EXPECT_EQ(refusal(taking({kInvariant, kTokens})),
             "layer \"own\" takes value 1 cut along dimension 1, and layer \"plain\" gives it "
-            "invariant");
+            "invariant [X003]");
 }
 
 }  // namespace

@@ -22,6 +22,10 @@ namespace penstock::comm {
 class Transfer {
  public:
   virtual ~Transfer() = default;
+  // Returns once it is under way, if a device can do it beside what it computes.  Else, and where
+  // nobody calls this, wait() does that, too.
+  // Throws: as wait().
+  virtual void begin() {}
   // Returns once the operation is over.
   // Throws: CommError when the peer is gone or the communicator's deadline has passed; it names the
   // operation, the peer, the tag and the bytes.

@@ -1,5 +1,7 @@
 #include "penstock/cli/runtime/verify_run.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -70,6 +72,15 @@ std::string layers_text(const Proved& run, StageId stage) {
   return first == last ? name(first) : str(name(first), " .. ", name(last));
 }
 
+// Names of the exchanges that have something computed beside them.
+lower::PassExchanges beside(const lower::PassExchanges& pass) {
+  lower::PassExchanges some;
+  std::ranges::copy_if(pass, std::back_inserter(some), [](const lower::PassExchange& each) {
+    return each.beside != lower::Beside::Nothing;
+  });
+  return some;
+}
+
 std::string as_text(const Proved& run, const std::string& config) {
   std::string text = str(config, ": verified, ", schedule::title(run.schedule.schedule()), " on ",
                          mesh::to_string(run.mesh), "\npeak activations by pipe rank: ",
@@ -79,16 +90,17 @@ std::string as_text(const Proved& run, const std::string& config) {
     if (!run.stages.empty()) {
       const lower::StageExchanges& each = run.stages[stage.index()];
       text += str(", ", counted(std::ssize(each.forward), "exchange"), " in a forward, ",
-                  std::ssize(each.backward), " in a backward");
+                  std::ssize(each.backward), " in a backward, ", std::ssize(beside(each.backward)),
+                  " of them beside computation");
     }
     text += "\n";
   }
   return text;
 }
 
-std::string list_of(const std::vector<std::string>& names) {
+std::string list_of(const lower::PassExchanges& pass) {
   std::vector<std::string> quoted;
-  for (const std::string& name : names) quoted.push_back(json_quote(name));
+  for (const lower::PassExchange& each : pass) quoted.push_back(json_quote(each.name));
   return str("[", join(quoted, ", "), "]");
 }
 
@@ -98,9 +110,9 @@ std::string as_json(const Proved& run) {
     const lower::StageExchanges none;
     const lower::StageExchanges& each = run.stages.empty() ? none : run.stages[stage.index()];
     stages.push_back(str("{\"first_layer\": ", run.partition.first_layer(stage),
-                         ", \"end_layer\": ", run.partition.end_layer(stage),
-                         ",\n   \"forward\": ", list_of(each.forward),
-                         ",\n   \"backward\": ", list_of(each.backward), "}"));
+                         ", \"end_layer\": ", run.partition.end_layer(stage), ",\n   \"forward\": ",
+                         list_of(each.forward), ",\n   \"backward\": ", list_of(each.backward),
+                         ",\n   \"beside_computation\": ", list_of(beside(each.backward)), "}"));
   }
   return str("{\"ok\": true, ", mesh::json_members(run.mesh), ", \"peak_activations\": [",
              join(run.schedule.facts().peak_activations, ", "), "], \"stages\": [\n  ",

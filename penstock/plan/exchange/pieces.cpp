@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "penstock/core/text.h"
+#include "penstock/plan/exchange/code.h"
 
 namespace penstock::exchange {
 namespace {
@@ -14,6 +15,10 @@ std::string list_of(const HeldValues& values) {
   return texts.empty() ? "nothing" : join(texts, ", ");
 }
 
+void add(Code code, const std::string& text, std::vector<std::string>& all) {
+  all.push_back(coded(code, text));
+}
+
 bool is_in(State state, const HeldValues& values) {
   return std::ranges::find(values, state, &Held::state) != values.end();
 }
@@ -21,19 +26,25 @@ bool is_in(State state, const HeldValues& values) {
 // Objections to what a piece computes.
 void check_states(const Piece& piece, const std::string& where, std::vector<std::string>& all) {
   if (is_in(State::Partial, piece.takes) || is_in(State::Candidates, piece.takes)) {
-    all.push_back(str(where, " takes ", list_of(piece.takes),
-                      ": a summand, or a candidate, is no value to compute with; exchange it "
-                      "behind the piece that gives it"));
+    add(Code::NotExchanged,
+        str(where, " takes ", list_of(piece.takes),
+            ": a summand, or a candidate, is no value to compute with; exchange it behind the "
+            "piece that gives it"),
+        all);
   }
   if (is_in(State::Invariant, piece.gives) && !piece.takes.empty() &&
       !is_in(State::Invariant, piece.takes)) {
-    all.push_back(str(where, " gives an invariant value of ", list_of(piece.takes),
-                      ": what it computes of these is not invariant, or its gradient is not"));
+    add(Code::NotWhole,
+        str(where, " gives an invariant value of ", list_of(piece.takes),
+            ": what it computes of these is not invariant, or its gradient is not"),
+        all);
   }
   if (is_in(State::Replicated, piece.gives) && !piece.takes.empty() &&
       !is_in(State::Replicated, piece.takes) && !is_in(State::Invariant, piece.takes)) {
-    all.push_back(str(where, " gives a replicated value of ", list_of(piece.takes),
-                      ": ranks have parts of these, and compute something else each"));
+    add(Code::NotWhole,
+        str(where, " gives a replicated value of ", list_of(piece.takes),
+            ": ranks have parts of these, and compute something else each"),
+        all);
   }
 }
 
@@ -43,31 +54,40 @@ void check_exchanges(const Piece& piece, const std::string& where, std::vector<s
     const Exchange& exchange = piece.behind[e];
     const std::string which = str("exchange ", e, " behind ", where);
     if (exchange.value >= values.size()) {
-      all.push_back(
-          str(which, " is of value ", exchange.value, ", and the piece gives ", values.size()));
+      add(Code::NoSuchExchange,
+          str(which, " is of value ", exchange.value, ", and the piece gives ", values.size()),
+          all);
       continue;
     }
     const auto before = piece.behind.begin() + static_cast<std::ptrdiff_t>(e);
     if (std::ranges::find(piece.behind.begin(), before, exchange.value, &Exchange::value) !=
         before) {
-      all.push_back(str(which, " is another one of value ", exchange.value,
-                        ": one exchange brings a value to the state that it is to have"));
+      add(Code::NoSuchExchange,
+          str(which, " is another one of value ", exchange.value,
+              ": one exchange brings a value to the state that it is to have"),
+          all);
       continue;
     }
     Held& held = values[exchange.value];
     if (held != exchange.before) {
-      all.push_back(str(which, " takes value ", exchange.value, " as ", to_string(exchange.before),
-                        ", and it is ", to_string(held)));
+      add(Code::OtherState,
+          str(which, " takes value ", exchange.value, " as ", to_string(exchange.before),
+              ", and it is ", to_string(held)),
+          all);
     } else if (!action_of(exchange.before, exchange.after)) {
-      all.push_back(str(which, ": there is no exchange from ", to_string(exchange.before), " to ",
-                        to_string(exchange.after)));
+      add(Code::NoSuchExchange,
+          str(which, ": there is no exchange from ", to_string(exchange.before), " to ",
+              to_string(exchange.after)),
+          all);
     }
     held = exchange.after;
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i].state != State::Partial && values[i].state != State::Candidates) continue;
-    all.push_back(str("value ", i, " that ", where, " gives stays ", to_string(values[i]),
-                      ": an exchange behind the piece has to sum it, or to find the largest"));
+    add(Code::NotExchanged,
+        str("value ", i, " that ", where, " gives stays ", to_string(values[i]),
+            ": an exchange behind the piece has to sum it, or to find the largest"),
+        all);
   }
 }
 
@@ -83,9 +103,11 @@ void check_made_whole(const Piece& giver, const Piece& taker, const std::string&
     const bool is_made_whole = before == State::Cut || before == State::Partial;
     if (!is_made_whole || each.after != kInvariant) continue;
     if (each.value >= given.size() || given[each.value] != kInvariant) continue;
-    all.push_back(str("behind the ", to_string(each), ", ", where,
-                      " takes it invariant and gives nothing invariant: each rank would have a "
-                      "summand of its gradient; let it be replicated"));
+    add(Code::NotSummed,
+        str("behind the ", to_string(each), ", ", where,
+            " takes it invariant and gives nothing invariant: each rank would have a summand of "
+            "its gradient; let it be replicated"),
+        all);
   }
 }
 
@@ -131,18 +153,21 @@ std::vector<std::string> objections(const Pieces& pieces) {
             sums_gradients(pieces[before]) == sums_gradients(pieces[p])) {
           continue;
         }
-        all.push_back(str("the gradient of ", in_quotes(parameter), " is a summand in piece ",
-                          sums_gradients(pieces[p]) ? p : before, ", and whole in piece ",
-                          sums_gradients(pieces[p]) ? before : p,
-                          ": use two parameters, or one piece"));
+        add(Code::TwoGradients,
+            str("the gradient of ", in_quotes(parameter), " is a summand in piece ",
+                sums_gradients(pieces[p]) ? p : before, ", and whole in piece ",
+                sums_gradients(pieces[p]) ? before : p, ": use two parameters, or one piece"),
+            all);
       }
     }
     if (p == 0) continue;
     check_made_whole(pieces[p - 1], pieces[p], where, all);
     const HeldValues given = given_by(pieces[p - 1]);
     if (given == pieces[p].takes) continue;
-    all.push_back(str("piece ", p, " takes ", list_of(pieces[p].takes), ", and piece ", p - 1,
-                      " gives ", list_of(given)));
+    add(Code::OtherState,
+        str("piece ", p, " takes ", list_of(pieces[p].takes), ", and piece ", p - 1, " gives ",
+            list_of(given)),
+        all);
   }
   return all;
 }

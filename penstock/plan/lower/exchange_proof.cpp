@@ -7,6 +7,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/exchange/code.h"
 
 namespace penstock::lower {
 namespace {
@@ -45,9 +46,9 @@ class Writer {
       : schedule_(schedule) {
     const auto number_all = [&](const PassExchanges& pass) {
       std::vector<std::int64_t> numbers;
-      for (const std::string& name : pass) {
-        const auto [found, is_new] = numbers_.emplace(name, std::ssize(names));
-        if (is_new) names.push_back(name);
+      for (const PassExchange& each : pass) {
+        const auto [found, is_new] = numbers_.emplace(each.name, std::ssize(names));
+        if (is_new) names.push_back(each.name);
         numbers.push_back(found->second);
       }
       return numbers;
@@ -223,15 +224,17 @@ std::vector<std::string> objections(const MeshProgram& program,
     return str("rank ", rank, " waits in ", schedule::to_string(action), " for ", what);
   };
   if (replay.differs()) {
-    return {str("ranks that share layers come to different exchanges: ",
-                place(replay.differs()->rank), ", and ", place(replay.differs()->other))};
+    return {coded(exchange::Code::OtherExchanges,
+                  str("ranks that share layers come to different exchanges: ",
+                      place(replay.differs()->rank), ", and ", place(replay.differs()->other)))};
   }
   const std::vector<std::size_t> stuck = replay.stuck();
   if (stuck.empty()) return {};
   std::vector<std::string> waits;
   for (std::size_t i = 0; i < std::min(stuck.size(), kToldMax); ++i)
     waits.push_back(place(stuck[i]));
-  return {str(stuck.size(), " ranks wait for ever: ", join(waits, "; "))};
+  return {coded(exchange::Code::Circle,
+                str(stuck.size(), " ranks wait for ever: ", join(waits, "; ")))};
 }
 
 }  // namespace penstock::lower

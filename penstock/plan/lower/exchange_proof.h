@@ -3,6 +3,8 @@
 // Before a process starts: what every rank of the mesh does in a step is written out, message by
 // message and exchange by exchange, and replayed.  1. All ranks that share layers come to the same
 // exchanges, in the same order.  2. No rank waits for ever, in an exchange or for a message.
+// An exchange counts as one that all ranks are in at its start; awaits add no wait for others: what
+// all have started ends.
 // That each value of an exchange fits is proved of descriptions (exchange/pieces.h).
 // Cost: linear in the number of steps of all ranks.
 #pragma once

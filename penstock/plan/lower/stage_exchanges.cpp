@@ -30,8 +30,9 @@ class Pass {
  public:
   // The next layer's pieces; none: it is whole.
   void add(const exchange::Pieces& pieces, const std::string& of) {
-    ends_in_exchange_ = false;
+    if (pieces.empty()) add_to_part(/*has_weights=*/true);
     for (std::size_t p = 0; p < pieces.size(); ++p) {
+      add_to_part(!pieces[p].parameters.empty());
       ends_in_exchange_ = !pieces[p].behind.empty();
       if (ends_in_exchange_) places_.push_back({&pieces[p].behind, str("piece ", p, " of ", of)});
     }
@@ -48,36 +49,47 @@ class Pass {
     add_forward(places_.size() - (ends_in_exchange_ ? 1 : 0), names, knows_sizes);
   }
   // Appends what a backward exchanges.  `gathers_again`: whether what a part was given was let go.
+  // A part's gathers start ahead of the backward of the part behind it, and the exchanges of its
+  // outputs' gradients in the midst of that.  Behind the last part there is nothing.
   void backward(PassExchanges& names, bool gathers_again) const {
-    if (!ends_in_exchange_ && gathers_again) add_gathers(places_.size(), names);
+    if (!ends_in_exchange_ && gathers_again) add_gathers(places_.size(), Beside::Nothing, names);
     for (std::size_t i = places_.size(); i-- > 0;) {
-      if (gathers_again) add_gathers(i, names);
+      const bool is_last = ends_in_exchange_ && i + 1 == places_.size();
+      if (gathers_again) add_gathers(i, is_last ? Beside::Nothing : Beside::Backward, names);
       const std::vector<Exchange>& all = *places_[i].exchanges;
       for (auto each = all.rbegin(); each != all.rend(); ++each) {
         const auto action = exchange::gradient_action_of(each->before, each->after);
-        if (sends(action)) names.push_back(exchange::gradient_name_of(*action, places_[i].behind));
+        if (!sends(action)) continue;
+        names.push_back({exchange::gradient_name_of(*action, places_[i].behind),
+                         is_last || !has_weights_[i + 1] ? Beside::Nothing : Beside::Weights});
       }
     }
   }
 
  private:
+  void add_to_part(bool has_weights) {
+    if (ends_in_exchange_) has_weights_.push_back(false);
+    ends_in_exchange_ = false;
+    has_weights_.back() = has_weights_.back() || has_weights;
+  }
+
   void add_forward(std::size_t end, PassExchanges& names, bool& knows_sizes) const {
     for (std::size_t i = 0; i < end; ++i) {
       for (const Exchange& each : *places_[i].exchanges) {
         add_sizes(each, places_[i], names, knows_sizes);
         const std::optional<exchange::Action> action = forward_of(each);
-        if (sends(action)) names.push_back(exchange::name_of(*action, places_[i].behind));
+        if (sends(action)) names.push_back({exchange::name_of(*action, places_[i].behind)});
       }
     }
   }
 
   // Appends what was gathered ahead of a part, the one behind place `part` - 1.
-  void add_gathers(std::size_t part, PassExchanges& names) const {
+  void add_gathers(std::size_t part, Beside beside, PassExchanges& names) const {
     if (part == 0) return;
     const Place& ahead = places_[part - 1];
     for (const Exchange& each : *ahead.exchanges) {
       if (forward_of(each) != exchange::Action::AllGather) continue;
-      names.push_back(exchange::name_of(exchange::Action::AllGather, ahead.behind));
+      names.push_back({exchange::name_of(exchange::Action::AllGather, ahead.behind), beside});
     }
   }
 
@@ -85,11 +97,13 @@ class Pass {
                         bool& knows_sizes) {
     const bool shows = each.after.state == State::Cut && each.after.whole == 0;
     const bool asks = each.before.state == State::Cut && each.before.whole == 0;
-    if (asks && !knows_sizes) names.push_back(exchange::sizes_name_of(place.behind));
+    if (asks && !knows_sizes) names.push_back({exchange::sizes_name_of(place.behind)});
     knows_sizes |= shows || asks;
   }
 
   std::vector<Place> places_;
+  // By part, one behind each place: whether it uses parameters, as far as anybody knows.
+  std::vector<bool> has_weights_ = {false};
   bool ends_in_exchange_ = false;
 };
 
@@ -117,7 +131,7 @@ StageExchanges exchanges_of(const partition::ModelMeta& model,
     add_pass(pass, range.is_recomputed);
   }
   Pass of_loss;
-  of_loss.add(loss, "the loss");
+  if (!loss.empty()) of_loss.add(loss, "the loss");
   add_pass(of_loss, /*is_recomputed=*/false);
   for (auto each = backwards.rbegin(); each != backwards.rend(); ++each) {
     std::ranges::move(*each, std::back_inserter(all.backward));

@@ -1,9 +1,11 @@
 // The exchanges that ranks which share a stage's layers come to in a pass over it, in their order.
 //
+// Some of a backward start ahead of what is computed beside them, and are awaited behind it.
 // They follow from the layers' pieces and from what is computed again.  The proof of a whole mesh
 // goes by them (exchange_proof.h), and so does who looks at them before a run.  The stage runs
 // these and no others: tests/train/planned_exchanges_test.cpp.  Knows no schedule and no ranks.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,8 +14,21 @@
 
 namespace penstock::lower {
 
-// Exchanges by their names: "the all-gather behind piece 0 of layer "fc"".
-using PassExchanges = std::vector<std::string>;
+// What a rank computes between the start of an exchange and the place where it awaits it.
+enum class Beside : std::uint8_t {
+  Nothing,
+  Backward,  // The backward of the part behind: for what is gathered again.
+  Weights,   // In a B, the weights' gradients of the part behind: for gradients of its inputs.
+};
+
+struct PassExchange {
+  std::string name;  // "the all-gather behind piece 0 of layer "fc"".
+  Beside beside = Beside::Nothing;
+
+  friend bool operator==(const PassExchange&, const PassExchange&) = default;
+};
+// In the order in which they start.
+using PassExchanges = std::vector<PassExchange>;
 
 struct StageExchanges {
   PassExchanges forward;

@@ -72,8 +72,11 @@ class AnnouncedLink : public Link {
    public:
     Received(AnnouncedLink& link, std::shared_ptr<Message> message, at::Tensor tensor)
         : link_(link), message_(std::move(message)), tensor_(std::move(tensor)) {}
-    void wait() override {
+    void begin() override {
       while (!message_->transfer) link_.hear();
+    }
+    void wait() override {
+      begin();
       message_->transfer->wait();
       if (message_->into.is_same(tensor_)) return;
       const at::NoGradGuard no_grad;

@@ -3,8 +3,8 @@
 // NCCL moves bytes between devices in the order of its calls, and one whose other end does not call
 // blocks its device.  So each message is announced, by tag and size, on a link of host memory.  Its
 // receiver calls only when it has heard of it, so receives may be posted as early as one likes and
-// in any order.  Who waits for a message waits for its announcement, as that link waits.  Tensors
-// in host memory take that link themselves.
+// in any order.  Who waits for a message waits for its announcement, as that link waits; begin()
+// waits for that alone.  Tensors in host memory take that link themselves.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -10,6 +10,10 @@
 
 namespace penstock::comm {
 
+void Transfers::begin() {
+  for (const auto& transfer : transfers_) transfer->begin();
+}
+
 void Transfers::wait() {
   for (const auto& transfer : transfers_) transfer->wait();
   transfers_.clear();

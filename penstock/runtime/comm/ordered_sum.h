@@ -16,6 +16,7 @@ namespace penstock::comm {
 class Transfers : public Transfer {
  public:
   void add(std::unique_ptr<Transfer> transfer) { transfers_.push_back(std::move(transfer)); }
+  void begin() override;
   void wait() override;
   bool is_over() override;
 

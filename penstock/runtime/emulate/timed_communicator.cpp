@@ -71,10 +71,11 @@ class Board {
     return meetings_[{group, number}];
   }
 
-  // When a direction between two ranks is free, from `time` on; it is taken for so long.
-  double occupy(Rank from, Rank to, double time, double seconds) {
+  // When a rank's way in, from its host or from others, is free after a message that takes so long
+  // and begins at `time` at the earliest.
+  double occupy(Rank to, bool is_within_host, double time, double seconds) {
     const std::lock_guard lock(mutex_);
-    double& free = free_[{from, to}];
+    double& free = free_[{to, is_within_host}];
     free = std::max(free, time) + seconds;
     return free;
   }
@@ -95,7 +96,7 @@ class Board {
   std::mutex mutex_;
   std::map<Rank, Lane> lanes_;
   std::map<std::pair<std::string, std::int64_t>, double> meetings_;
-  std::map<std::pair<Rank, Rank>, double> free_;
+  std::map<std::pair<Rank, bool>, double> free_;
 };
 
 std::shared_ptr<Board> make_board() { return std::make_shared<Board>(); }
@@ -128,6 +129,30 @@ template <class End>
 std::unique_ptr<Transfer> timed(const at::Tensor& tensor, End end) {
   return std::make_unique<Timed<End>>(tensor, std::move(end));
 }
+
+// A message to the virtual device.
+template <class Begin, class End>
+class Coming : public Transfer {
+ public:
+  // `begin` returns when the message is there, which `end` is given.
+  Coming(const at::Tensor& tensor, Begin begin, End end)
+      : tensor_(tensor), begin_(std::move(begin)), end_(std::move(end)) {}
+  void begin() override {
+    if (!comes_) comes_ = begin_();
+  }
+  void wait() override {
+    begin();
+    if (!std::exchange(is_done_, true)) end_(*comes_);
+  }
+  bool is_over() override { return is_done_; }
+
+ private:
+  at::Tensor tensor_;
+  Begin begin_;
+  End end_;
+  std::optional<double> comes_;
+  bool is_done_ = false;
+};
 
 class TimedCommunicator final : public comm::Communicator {
  public:
@@ -179,12 +204,16 @@ class TimedCommunicator final : public comm::Communicator {
       });
     }
     own_memory(tensor.storage().data_ptr(), "messages");
-    return timed(tensor, [this, name, from, bytes, stream = stream_of(tensor)] {
+    const std::int64_t stream = stream_of(tensor);
+    auto begin = [this, name, from, bytes, stream] {
       const Sent sent = take(name);
       rank_.await_ranks(sent.host_s + latency(from));  // The sender's host has announced it.
-      const double begin = std::max(sent.ready_s, rank_.ready(stream));
-      rank_.await_message(stream, board_->occupy(from, rank(), begin, seconds(from, bytes)));
-    });
+      const double begins = std::max(sent.ready_s, rank_.ready(stream));
+      return board_->occupy(rank(), is_neighbour(from), begins, seconds(from, bytes)) +
+             latency(from);
+    };
+    auto end = [this, stream](double time) { rank_.await_message(stream, time); };
+    return std::make_unique<Coming<decltype(begin), decltype(end)>>(tensor, std::move(begin), end);
   }
 
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
@@ -212,7 +241,7 @@ class TimedCommunicator final : public comm::Communicator {
   double seconds(Rank other, double bytes) const {
     const devices::DeviceModel& device = rank_.device();
     const double rate = is_neighbour(other) ? device.link_bytes_per_s : device.network_bytes_per_s;
-    return latency(other) + bytes / (rate * device.link_share);
+    return bytes / (rate * device.link_share);
   }
 
   // Collectives go through host memory.  All wait for all, or for the root where there is one.

@@ -2,9 +2,10 @@
 //
 // Goes around a communicator that works: what is in host memory takes it, and brings the sender's
 // clock along.  A tensor of the virtual device does not travel; its time does.  Such a message
-// begins when its sender has it and its receiver waits for it, whose host has heard of it from the
-// sender's host, as announced links have it.  Messages of one direction between two ranks come one
-// after the other.  A send does not wait for its receiver.
+// begins when its sender has it and its receiver lets it begin, at the latest when it waits for it,
+// whose host has heard of it from the sender's host, as announced links have it.  Messages to one
+// rank share its link to the ranks of its host, or its network: they come one after the other.
+// What a rank sends to several at once does not share one.  A send does not wait for its receiver.
 #pragma once
 #include <memory>
 

@@ -32,6 +32,16 @@ bool is_outermost(const std::vector<std::int64_t>& sizes, std::int64_t dimension
   return true;
 }
 
+// Says of what fails which exchange it was.
+template <class Part>
+auto named(const char* name, const Part& part) {
+  try {
+    return part();
+  } catch (...) {
+    rethrow_from(name);
+  }
+}
+
 }  // namespace
 
 GroupExchanges::GroupExchanges(comm::Communicator& communicator, comm::ShardGroup& group,
@@ -48,25 +58,51 @@ void GroupExchanges::for_others(const Action& action) const {
   for (std::int32_t i = 1; i < group_.size(); ++i) action((group_.place() + i) % group_.size());
 }
 
-at::Tensor GroupExchanges::run(const stage::AskedExchange& asked, const at::Tensor& value) {
+class GroupExchanges::Started : public stage::StartedExchange {
+ public:
+  Started(Progress& progress, const char* name, Halves halves)
+      : progress_(progress), name_(name), halves_(std::move(halves)) {}
+
+  at::Tensor await() override {
+    const at::NoGradGuard no_grad;
+    const ExchangeMark mark(progress_, name_, ExchangeMark::Half::Await);
+    return named(name_, [&] {
+      halves_.messages->wait();
+      return halves_.result();
+    });
+  }
+
+ private:
+  Progress& progress_;
+  const char* name_;
+  Halves halves_;
+};
+
+std::unique_ptr<stage::StartedExchange> GroupExchanges::start(const stage::AskedExchange& asked,
+                                                              const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   const ExchangeMark mark(progress_, asked.name);
-  try {
-    switch (asked.action) {
-      case Action::AllReduce:
-        return reduced(value);
-      case Action::AllReduceMax:
-        return largest(value);
-      case Action::AllGather:
-        return gathered(asked, value);
-      case Action::ReduceScatter:
-        return scattered(asked, value);
-      case Action::Keep:
-      case Action::TakePart:
-        break;
-    }
-  } catch (...) {
-    rethrow_from(asked.name);
+  return named(asked.name, [&] {
+    Halves halves = started(asked, value);
+    halves.messages->begin();
+    return std::make_unique<Started>(progress_, asked.name, std::move(halves));
+  });
+}
+
+GroupExchanges::Halves GroupExchanges::started(const stage::AskedExchange& asked,
+                                               const at::Tensor& value) {
+  switch (asked.action) {
+    case Action::AllReduce:
+      return reduced(value);
+    case Action::AllReduceMax:
+      return largest(value);
+    case Action::AllGather:
+      return gathered(asked, value);
+    case Action::ReduceScatter:
+      return scattered(asked, value);
+    case Action::Keep:
+    case Action::TakePart:
+      break;
   }
   PENSTOCK_CHECK(false, asked.name, " sends nothing");
   return {};
@@ -81,76 +117,85 @@ std::int64_t GroupExchanges::sum(std::int64_t part, const char* name) {
 
 // The sum of this rank's summand and those that others send; each of them is sent what it adds up.
 template <class ForOther>
-at::Tensor GroupExchanges::added_up(const at::Tensor& mine, const ForOther& for_other) {
+GroupExchanges::Halves GroupExchanges::added_up(const at::Tensor& mine, const ForOther& for_other) {
   std::vector<at::Tensor> summands(group_.ranks().size(), mine);
   for_others([&](std::int32_t other) {
     summands[static_cast<std::size_t>(other)] = at::empty_like(mine);
   });
-  at::Tensor sum = at::empty_like(mine);
-  comm::OrderedSum transfers(summands, sum);
+  const at::Tensor sum = at::empty_like(mine);
+  auto transfers = std::make_unique<comm::OrderedSum>(summands, sum);
   for_others([&](std::int32_t other) {
-    transfers.add(communicator_.receive(summands[static_cast<std::size_t>(other)],
-                                        member(group_, other), scatter_tag_));
+    transfers->add(communicator_.receive(summands[static_cast<std::size_t>(other)],
+                                         member(group_, other), scatter_tag_));
   });
   for_others([&](std::int32_t other) {
-    transfers.add(communicator_.send(for_other(other), member(group_, other), scatter_tag_));
+    transfers->add(communicator_.send(for_other(other), member(group_, other), scatter_tag_));
   });
-  transfers.wait();
-  return sum;
+  return {.messages = std::move(transfers), .result = [sum] { return sum; }};
 }
 
 // Messages are the device's, where it has some: a collective would go through host memory.  What is
-// small goes whole to all; else each rank adds up a part.
-at::Tensor GroupExchanges::reduced(const at::Tensor& value) {
+// small goes whole to all; else each rank adds up a part, and the parts go to all at the end.
+GroupExchanges::Halves GroupExchanges::reduced(const at::Tensor& value) {
   const at::Tensor mine = value.contiguous();
   const std::int64_t elements = mine.numel();
-  if (static_cast<std::int64_t>(mine.nbytes()) * (share_.of - 1) > kBytesOfWhole) {
-    const stage::AskedExchange parts{.action = Action::ReduceScatter, .whole = elements};
-    return gathered(parts, scattered(parts, mine.view(-1))).view(value.sizes());
+  if (static_cast<std::int64_t>(mine.nbytes()) * (share_.of - 1) <= kBytesOfWhole) {
+    return added_up(mine, [&](std::int32_t) { return mine; });
   }
-  return added_up(mine, [&](std::int32_t) { return mine; });
+  const stage::AskedExchange parts{.action = Action::ReduceScatter, .whole = elements};
+  Halves halves = scattered(parts, mine.view(-1));
+  halves.result = [this, parts, sizes = value.sizes().vec(), of_part = std::move(halves.result)] {
+    const Halves second = gathered(parts, of_part());
+    second.messages->wait();
+    return second.result().view(sizes);
+  };
+  return halves;
 }
 
 // Every rank's, side by side.
-at::Tensor GroupExchanges::largest(const at::Tensor& value) {
+GroupExchanges::Halves GroupExchanges::largest(const at::Tensor& value) {
   std::vector<std::int64_t> sizes = value.sizes().vec();
   sizes.insert(sizes.begin(), group_.size());
   const at::Tensor rows = at::empty(sizes, value.options());
   rows[group_.place()].copy_(value);
-  group_.all_gather(rows, gather_tag_)->wait();
-  return rows.amax(0);
+  return {.messages = group_.all_gather(rows, gather_tag_),
+          .result = [rows] { return rows.amax(0); }};
 }
 
-at::Tensor GroupExchanges::gathered(const stage::AskedExchange& asked, const at::Tensor& part) {
+GroupExchanges::Halves GroupExchanges::gathered(const stage::AskedExchange& asked,
+                                                const at::Tensor& part) {
   std::vector<std::int64_t> sizes = part.sizes().vec();
   sizes[static_cast<std::size_t>(asked.dimension)] = asked.whole;
-  at::Tensor whole = at::empty(sizes, part.options());
-  const auto place_of = [&](std::int32_t member) {
-    const Interval here = partition::part_of(asked.whole, {.index = member, .of = share_.of});
+  const at::Tensor whole = at::empty(sizes, part.options());
+  const auto place_of = [whole, asked, of = share_.of](std::int32_t member) {
+    const Interval here = partition::part_of(asked.whole, {.index = member, .of = of});
     return whole.narrow(asked.dimension, here.first, here.count);
   };
   const bool in_place = is_outermost(sizes, asked.dimension);
   std::vector<at::Tensor> parts(group_.ranks().size());
-  comm::Transfers transfers;
+  auto transfers = std::make_unique<comm::Transfers>();
   for_others([&](std::int32_t other) {
     const at::Tensor place = place_of(other);
     at::Tensor& to = parts[static_cast<std::size_t>(other)];
     to = in_place ? place : at::empty(place.sizes(), place.options());
-    transfers.add(communicator_.receive(to, member(group_, other), gather_tag_));
+    transfers->add(communicator_.receive(to, member(group_, other), gather_tag_));
   });
   const at::Tensor mine = part.contiguous();
   for_others([&](std::int32_t other) {
-    transfers.add(communicator_.send(mine, member(group_, other), gather_tag_));
+    transfers->add(communicator_.send(mine, member(group_, other), gather_tag_));
   });
   place_of(group_.place()).copy_(mine);
-  transfers.wait();
-  if (in_place) return whole;
-  for_others(
-      [&](std::int32_t other) { place_of(other).copy_(parts[static_cast<std::size_t>(other)]); });
-  return whole;
+  if (in_place) return {.messages = std::move(transfers), .result = [whole] { return whole; }};
+  return {.messages = std::move(transfers), .result = [this, whole, place_of, parts] {
+            for_others([&](std::int32_t other) {
+              place_of(other).copy_(parts[static_cast<std::size_t>(other)]);
+            });
+            return whole;
+          }};
 }
 
-at::Tensor GroupExchanges::scattered(const stage::AskedExchange& asked, const at::Tensor& value) {
+GroupExchanges::Halves GroupExchanges::scattered(const stage::AskedExchange& asked,
+                                                 const at::Tensor& value) {
   const auto part_of = [&](std::int32_t member) {
     const Interval here = partition::part_of(asked.whole, {.index = member, .of = share_.of});
     return value.narrow(asked.dimension, here.first, here.count).contiguous();

@@ -7,6 +7,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/runtime/comm/shard_group.h"
@@ -21,16 +23,24 @@ class GroupExchanges : public stage::Exchanges {
   GroupExchanges(comm::Communicator& communicator, comm::ShardGroup& group, Progress& progress);
 
   const partition::Share& share() const override { return share_; }
-  at::Tensor run(const stage::AskedExchange& asked, const at::Tensor& value) override;
+  std::unique_ptr<stage::StartedExchange> start(const stage::AskedExchange& asked,
+                                                const at::Tensor& value) override;
   std::int64_t sum(std::int64_t part, const char* name) override;
 
  private:
+  class Started;
+  // Messages under way, and what makes the result of what they bring.
+  struct Halves {
+    std::unique_ptr<comm::Transfer> messages;
+    std::function<at::Tensor()> result;
+  };
+  Halves started(const stage::AskedExchange& asked, const at::Tensor& value);
   template <class ForOther>
-  at::Tensor added_up(const at::Tensor& mine, const ForOther& for_other);
-  at::Tensor reduced(const at::Tensor& value);
-  at::Tensor largest(const at::Tensor& value);
-  at::Tensor gathered(const stage::AskedExchange& asked, const at::Tensor& part);
-  at::Tensor scattered(const stage::AskedExchange& asked, const at::Tensor& value);
+  Halves added_up(const at::Tensor& mine, const ForOther& for_other);
+  Halves reduced(const at::Tensor& value);
+  Halves largest(const at::Tensor& value);
+  Halves gathered(const stage::AskedExchange& asked, const at::Tensor& part);
+  Halves scattered(const stage::AskedExchange& asked, const at::Tensor& value);
   // Does `action` with the number of every other rank of the group, the next one first.
   template <class Action>
   void for_others(const Action& action) const;

@@ -130,13 +130,15 @@ class Leaving {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-// Marks an exchange between the ranks that share layers, and counts it as progress when it is over.
+// Marks a half of an exchange between the ranks that share layers, and counts it as progress when
+// it is over.  The rank arrives at it with the first one.
 // REQUIRES: `name` never ends.
 class ExchangeMark {
  public:
-  ExchangeMark(Progress& progress, const char* name)
+  enum class Half : std::uint8_t { Start, Await };
+  ExchangeMark(Progress& progress, const char* name, Half half = Half::Start)
       : progress_(progress), name_(progress.exchange, name), waiting_(progress) {
-    progress_.arrive(name);
+    if (half == Half::Start) progress_.arrive(name);
     begin_ = std::chrono::steady_clock::now();
   }
   ~ExchangeMark() {

@@ -3,7 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -31,6 +33,10 @@ Action forward_action(const Exchange& exchange) {
   return exchange::action_of(exchange.before, exchange.after).value();
 }
 
+std::optional<Action> gradient_action(const Exchange& exchange) {
+  return exchange::gradient_action_of(exchange.before, exchange.after);
+}
+
 // The one of the two states in which ranks have parts.
 const Held& parts_of(const Exchange& exchange) {
   return exchange.before.state == State::Cut ? exchange.before : exchange.after;
@@ -51,12 +57,22 @@ std::vector<std::int64_t> sizes_behind(const Exchange& exchange, std::vector<std
 
 }  // namespace
 
+at::Tensor& StartedValues::awaited(std::size_t value) {
+  if (coming_[value]) values_[value] = std::exchange(coming_[value], nullptr)->await();
+  return values_[value];
+}
+
+nn::Values StartedValues::await() {
+  for (std::size_t i = 0; i < coming_.size(); ++i) awaited(i);
+  return std::move(values_);
+}
+
 Border::Border(std::vector<Exchange> exchanges, std::size_t ahead, const std::string& behind,
                std::shared_ptr<Exchanges> ranks)
     : ranks_(std::move(ranks)) {
   for (Exchange& each : exchanges) {
     each.value += ahead;
-    const auto backward = exchange::gradient_action_of(each.before, each.after);
+    const auto backward = gradient_action(each);
     exchanges_.push_back(
         {.exchange = each,
          .forward = kept_name(exchange::name_of(forward_action(each), behind)),
@@ -101,8 +117,15 @@ at::Tensor Border::run(Action action, const Held& parts, const at::Tensor& value
     const Interval mine = partition::part_of(whole, ranks_->share());
     return value.detach().narrow(parts.dimension, mine.first, mine.count).contiguous();
   }
-  return ranks_->run({.action = action, .dimension = parts.dimension, .whole = whole, .name = name},
-                     value.detach());
+  return start(action, parts, value, whole, name)->await();
+}
+
+std::unique_ptr<StartedExchange> Border::start(Action action, const Held& parts,
+                                               const at::Tensor& value, std::int64_t whole,
+                                               const char* name) const {
+  return ranks_->start(
+      {.action = action, .dimension = parts.dimension, .whole = whole, .name = name},
+      value.detach());
 }
 
 nn::Values Border::exchanged(const nn::Values& given, SampleSizes& sizes) const {
@@ -130,26 +153,38 @@ nn::Values Border::exchanged(const nn::Values& given, SampleSizes& sizes) const 
   return values;
 }
 
-nn::Values Border::gradients(nn::Values of_exchanged, const nn::Values& given,
-                             const SampleSizes& sizes) const {
+bool Border::sends_gradients() const {
+  return std::ranges::any_of(exchanges_, [](const Named& each) {
+    const auto action = gradient_action(each.exchange);
+    return action && exchange::sends(*action);
+  });
+}
+
+StartedValues Border::start_gradients(nn::Values of_exchanged, const nn::Values& given,
+                                      const SampleSizes& sizes) const {
+  StartedValues all(std::move(of_exchanged));
   for (std::size_t i = exchanges_.size(); i-- > 0;) {
     const Named& each = exchanges_[i];
     const Exchange& exchange = each.exchange;
-    const auto action = exchange::gradient_action_of(exchange.before, exchange.after);
+    const auto action = gradient_action(exchange);
     const at::Tensor& value = given[exchange.value];
     if (!action || !value.requires_grad()) continue;
     const Held& parts = parts_of(exchange);
     std::int64_t whole = parts.whole > 0 ? parts.whole : sizes.tokens;
     if (parts.state != State::Cut) whole = 0;
     if (exchange.after.state == State::Cut) whole = value.size(parts.dimension);
-    at::Tensor& gradient = of_exchanged[exchange.value];
+    at::Tensor& gradient = all.awaited(exchange.value);
     if (!gradient.defined()) {  // The others may have one.
       gradient = at::zeros(sizes_behind(exchange, value.sizes().vec(), whole, ranks_->share()),
                            value.options().requires_grad(false));
     }
-    gradient = run(*action, parts, gradient, whole, each.backward);
+    if (exchange::sends(*action)) {
+      all.start(exchange.value, start(*action, parts, gradient, whole, each.backward));
+    } else {
+      gradient = run(*action, parts, gradient, whole, each.backward);
+    }
   }
-  return of_exchanged;
+  return all;
 }
 
 std::vector<std::size_t> Border::gathered() const {
@@ -160,18 +195,18 @@ std::vector<std::size_t> Border::gathered() const {
   return values;
 }
 
-at::Tensor Border::gather_again(std::size_t value, const at::Tensor& part,
-                                const SampleSizes& sizes) const {
+std::unique_ptr<StartedExchange> Border::gather_again(std::size_t value, const at::Tensor& part,
+                                                      const SampleSizes& sizes) const {
   for (const Named& each : exchanges_) {
     const bool is_it =
         each.exchange.value == value && forward_action(each.exchange) == Action::AllGather;
     if (!is_it) continue;
     const Held& parts = each.exchange.before;
-    return run(Action::AllGather, parts, part, parts.whole > 0 ? parts.whole : sizes.tokens,
-               each.forward);
+    return start(Action::AllGather, parts, part, parts.whole > 0 ? parts.whole : sizes.tokens,
+                 each.forward);
   }
   PENSTOCK_CHECK(false, "value ", value, " is not gathered");
-  return {};
+  return nullptr;
 }
 
 }  // namespace penstock::stage

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/plan/exchange/pieces.h"
@@ -19,6 +20,25 @@ namespace penstock::stage {
 // exchange::Held::whole).  0: nobody has asked yet.
 struct SampleSizes {
   std::int64_t tokens = 0;
+};
+
+// Values of which some come by exchanges that have started.
+class StartedValues {
+ public:
+  StartedValues() = default;
+  explicit StartedValues(nn::Values values) : values_(std::move(values)), coming_(values_.size()) {}
+
+  // The value, once it is there.
+  at::Tensor& awaited(std::size_t value);
+  void start(std::size_t value, std::unique_ptr<StartedExchange> exchange) {
+    coming_[value] = std::move(exchange);
+  }
+  // All of them.  Once.
+  nn::Values await();
+
+ private:
+  nn::Values values_;
+  std::vector<std::unique_ptr<StartedExchange>> coming_;  // By value; null: it is there.
 };
 
 class Border {
@@ -34,16 +54,18 @@ class Border {
   // gradient where `given` do.
   // Throws: Error for a part whose size is not that of a share.
   nn::Values exchanged(const nn::Values& given, SampleSizes& sizes) const;
-  // The gradients of what was given, from those behind the exchanges.  `given` are tensors of these
-  // sizes that require a gradient where those did.
-  nn::Values gradients(nn::Values of_exchanged, const nn::Values& given,
-                       const SampleSizes& sizes) const;
+  // Whether gradients are sent backward.
+  bool sends_gradients() const;
+  // Starts to make the gradients of what was given, from those behind the exchanges.  `given` are
+  // tensors of these sizes that require a gradient where those did.
+  StartedValues start_gradients(nn::Values of_exchanged, const nn::Values& given,
+                                const SampleSizes& sizes) const;
 
   // The values that are gathered here from parts.
   std::vector<std::size_t> gathered() const;
-  // Gathers one again, of the part that was given.
-  at::Tensor gather_again(std::size_t value, const at::Tensor& part,
-                          const SampleSizes& sizes) const;
+  // Starts to gather one again, of the part that was given.
+  std::unique_ptr<StartedExchange> gather_again(std::size_t value, const at::Tensor& part,
+                                                const SampleSizes& sizes) const;
 
  private:
   struct Named {
@@ -54,6 +76,10 @@ class Border {
   };
   at::Tensor run(exchange::Action action, const exchange::Held& parts, const at::Tensor& value,
                  std::int64_t whole, const char* name) const;
+  // REQUIRES: the action sends.
+  std::unique_ptr<StartedExchange> start(exchange::Action action, const exchange::Held& parts,
+                                         const at::Tensor& value, std::int64_t whole,
+                                         const char* name) const;
   std::int64_t whole_of(const exchange::Held& parts, const at::Tensor& part, SampleSizes& sizes,
                         const char* name) const;
   void note_whole(const exchange::Held& parts, std::int64_t whole, SampleSizes& sizes,

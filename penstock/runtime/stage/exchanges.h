@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "penstock/plan/exchange/exchange.h"
 #include "penstock/plan/partition/cut.h"
@@ -18,15 +19,28 @@ struct AskedExchange {
   const char* name = "";       // "the all-gather behind piece 0 of layer "fc""; never ends.
 };
 
+// An exchange that a rank has started.
+class StartedExchange {
+ public:
+  virtual ~StartedExchange() = default;
+  // What it gives this rank, in memory of its own.  Once.
+  // Throws: CommError as transfers do.
+  virtual at::Tensor await() = 0;
+};
+
 class Exchanges {
  public:
   virtual ~Exchanges() = default;
   // This rank among those that share.
   virtual const partition::Share& share() const = 0;
-  // What the exchange gives this rank, in memory of its own.  Every rank that shares calls it, in
-  // the same order, with the same question.
+  // Begins an exchange; `value` stays as it is until that is over.  Every rank that shares calls
+  // it, in the same order, with the same question.  What a device computes meanwhile hides it.
   // Throws: CommError as transfers do.
-  virtual at::Tensor run(const AskedExchange& asked, const at::Tensor& value) = 0;
+  virtual std::unique_ptr<StartedExchange> start(const AskedExchange& asked,
+                                                 const at::Tensor& value) = 0;
+  at::Tensor run(const AskedExchange& asked, const at::Tensor& value) {
+    return start(asked, value)->await();
+  }
   // The sum of what the ranks give: the size of a whole, of that of the parts.
   virtual std::int64_t sum(std::int64_t part, const char* name) = 0;
 };

@@ -10,10 +10,12 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/exchange/code.h"
 
 namespace penstock::stage {
 namespace {
 
+using exchange::Code;
 using exchange::kInvariant;
 using torch::autograd::Edge;
 
@@ -64,12 +66,13 @@ void check_input(const exchange::Held& given, std::size_t output, const exchange
       str(piece, " computes value ", output, ", which it gives ", to_string(given), ", of value ",
           input, ", which it takes ", to_string(taken));
   if (given == kInvariant) {
-    throw ConfigError(str(what, ": ranks have different ones"),
+    throw ConfigError(coded(Code::NotWhole, str(what, ": ranks have different ones")),
                       {"let the description say what ranks have of it, and an exchange behind the "
                        "piece make it whole"});
   }
   throw ConfigError(
-      str(what, ": each rank would have a summand of its gradient, which nobody sums"),
+      coded(Code::NotSummed,
+            str(what, ": each rank would have a summand of its gradient, which nobody sums")),
       {"let an exchange behind the piece before make it replicated: from "
        "exchange::kInvariant to exchange::kReplicated"});
 }
@@ -79,16 +82,17 @@ void check_parameter(const exchange::Piece& said, const exchange::Held& given, s
   const std::vector<std::string>& names = said.parameters;
   if (std::ranges::find(names, name) == names.end()) {
     throw ConfigError(
-        str(piece, " uses the parameter ", in_quotes(name),
-            ", which its description does not name"),
+        coded(Code::NotNamed, str(piece, " uses the parameter ", in_quotes(name),
+                                  ", which its description does not name")),
         {str("its description names: ", names.empty() ? std::string("none") : join(names, ", ")),
          "which gradients ranks sum follows from these names"});
   }
   if (given != kInvariant || !exchange::sums_gradients(said)) return;
   throw ConfigError(
-      str(piece, " computes value ", output, ", which it gives invariant, with ", in_quotes(name),
-          ", whose gradient ranks sum: other values of the piece "
-          "are not invariant"),
+      coded(Code::TwoGradients,
+            str(piece, " computes value ", output, ", which it gives invariant, with ",
+                in_quotes(name),
+                ", whose gradient ranks sum: other values of the piece are not invariant")),
       {"compute it in a piece of its own"});
 }
 

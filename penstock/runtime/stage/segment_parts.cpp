@@ -53,6 +53,21 @@ std::vector<GatheredInput> gathered_inputs(const Border& ahead, const nn::Values
   return all;
 }
 
+// Starts the second gathers of a part's inputs, if they have not started.
+void gather_again(KeptParts& kept, std::size_t part) {
+  for (GatheredInput& each : kept.parts[part].gathered) {
+    if (each.again) continue;
+    each.again = (*kept.borders)[part - 1].gather_again(each.value, each.part, kept.sizes);
+  }
+}
+
+// `behind`: gradients of what is behind the part's exchanges.
+void start_gradients(KeptParts& kept, std::size_t part, nn::Values behind) {
+  const nn::Values& outputs = kept.parts[part].outputs;
+  behind.resize(outputs.size());  // A loss in pieces has given those of its targets, too.
+  kept.gradients = (*kept.borders)[part].start_gradients(std::move(behind), outputs, kept.sizes);
+}
+
 }  // namespace
 
 nn::Values without_memory(const nn::Values& outputs) {
@@ -107,16 +122,28 @@ nn::Values run_with_graphs(const std::shared_ptr<const Borders>& all, const nn::
   return values;
 }
 
-nn::Values begin_backward(KeptParts& kept, std::size_t part, nn::Values gradients) {
-  KeptPart& here = kept.parts[part];
-  gradients.resize(here.outputs.size());  // A loss in pieces has given those of its targets, too.
-  if (kept.borders == nullptr) return gradients;
-  for (GatheredInput& each : here.gathered) {
-    const Border& ahead = (*kept.borders)[part - 1];
-    take_memory(each.gathered, ahead.gather_again(each.value, each.part, kept.sizes));
+nn::Values begin_backward(KeptParts& kept, std::size_t part, nn::Values behind) {
+  if (kept.borders == nullptr) return behind;
+  gather_again(kept, part);
+  if (!kept.gradients) start_gradients(kept, part, std::move(behind));
+  nn::Values gradients = kept.gradients->await();
+  kept.gradients.reset();
+  for (GatheredInput& each : kept.parts[part].gathered) {
+    take_memory(each.gathered, each.again->await());
   }
-  here.gathered.clear();
-  return (*kept.borders)[part].gradients(std::move(gradients), here.outputs, kept.sizes);
+  kept.parts[part].gathered.clear();
+  if (part > 0) gather_again(kept, part - 1);
+  return gradients;
+}
+
+bool sends_gradients(const KeptParts& kept, std::size_t part) {
+  return part > 0 && (*kept.borders)[part - 1].sends_gradients();
+}
+
+nn::Values hand_back(KeptParts& kept, std::size_t part, nn::Values gradients) {
+  if (part == 0) return gradients;
+  start_gradients(kept, part - 1, std::move(gradients));
+  return {};
 }
 
 }  // namespace penstock::stage

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "penstock/runtime/nn/values.h"
@@ -20,9 +21,10 @@ namespace penstock::stage {
 // A value that a part takes and that was gathered for it.  It has memory while the part runs; for
 // the backward it is gathered again.
 struct GatheredInput {
-  std::size_t value = 0;  // Its place among the values of the border ahead.
-  at::Tensor gathered;    // Shares its memory.
-  at::Tensor part;        // This rank's part of it.
+  std::size_t value = 0;                   // Its place among the values of the border ahead.
+  at::Tensor gathered;                     // Shares its memory.
+  at::Tensor part;                         // This rank's part of it.
+  std::unique_ptr<StartedExchange> again;  // Once the second gather has started.
 };
 
 // What a part leaves until its backward.
@@ -42,6 +44,8 @@ struct KeptParts {
   std::vector<KeptPart> parts;
   std::shared_ptr<const Borders> borders;  // Null: nothing is exchanged.
   SampleSizes sizes;
+  // Gradients of the outputs of the part whose backward is next, once one behind it had its own.
+  std::optional<StartedValues> gradients;
 };
 
 // Makes the outputs of a part, of inputs on which its graph begins.
@@ -62,8 +66,15 @@ nn::Values run_with_graphs(const std::shared_ptr<const Borders>& borders, const 
 // The same graph edges and sizes, without memory.
 nn::Values without_memory(const nn::Values& outputs);
 
-// What comes ahead of a part's backward: its gathered inputs have memory again.  Returns the
-// gradients of its outputs, from those of what is behind its exchanges.
-nn::Values begin_backward(KeptParts& kept, std::size_t part, nn::Values gradients);
+// What comes ahead of a part's backward: its gathered inputs have memory again, and those of the
+// part before begin to come.  Returns the gradients of its outputs: of the last part from `behind`,
+// the gradients of what is behind its exchanges; of others, those that hand_back() has started.
+nn::Values begin_backward(KeptParts& kept, std::size_t part, nn::Values behind);
+
+// Whether the gradients of a part's inputs are sent to other ranks, for the part before.
+bool sends_gradients(const KeptParts& kept, std::size_t part);
+// Takes the gradients of a part's inputs: starts the exchanges that the part before waits for.
+// Those of the first part are the result.
+nn::Values hand_back(KeptParts& kept, std::size_t part, nn::Values gradients);
 
 }  // namespace penstock::stage

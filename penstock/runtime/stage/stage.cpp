@@ -238,7 +238,14 @@ void Stage::run_backward(const Part& part) const {
   }
 }
 
+void Stage::run_weights(std::size_t segment, std::size_t part, const Segment::Kept& kept,
+                        DeferredWeights& weights) const {
+  const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Weights), nullptr, torch_draws());
+  of_part(segments_, segment, part, kept, [&] { weights.run(); });
+}
+
 void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
+  const bool splits = layers_.split_backward();
   for (; !whole.segments.empty(); whole.segments.pop_back()) {
     const std::size_t last = whole.segments.size() - 1;
     Segment::Kept& kept = graph(last, whole);
@@ -247,8 +254,18 @@ void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
       const std::size_t k = parts.size() - 1;
       const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
       gradients = begin_backward(kept.graph, k, std::move(gradients));
+      if (!splits || !sends_gradients(kept.graph, k)) {
+        of_part(segments_, last, k, kept,
+                [&] { gradients = stage::backward(parts[k].outputs, gradients, parts[k].leaves); });
+        gradients = hand_back(kept.graph, k, std::move(gradients));
+        continue;
+      }
+      // The inputs' gradients are on their way while those of the weights are computed.
+      SplitBackward split;
       of_part(segments_, last, k, kept,
-              [&] { gradients = stage::backward(parts[k].outputs, gradients, parts[k].leaves); });
+              [&] { split = stage::backward_input(parts[k].outputs, gradients, parts[k].leaves); });
+      gradients = hand_back(kept.graph, k, std::move(split.input_gradients));
+      run_weights(last, k, kept, split.weights);
     }
   }
 }
@@ -264,7 +281,7 @@ void Stage::run_inputs(Activation& half, nn::Values& gradients) const {
       of_part(segments_, i, k, kept,
               [&] { split = stage::backward_input(parts[k].outputs, gradients, parts[k].leaves); });
       parts[k] = {.weights = std::move(split.weights), .marks = std::move(parts[k].marks)};
-      gradients = std::move(split.input_gradients);
+      gradients = hand_back(kept.graph, k, std::move(split.input_gradients));
     }
   }
 }
@@ -293,9 +310,7 @@ void Stage::backward_weight(Microbatch microbatch) {
       Segment::Kept& kept = half->segments.back();
       std::vector<KeptPart>& parts = kept.graph.parts;
       for (; !parts.empty(); parts.pop_back()) {
-        const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Weights), nullptr, torch_draws());
-        of_part(segments_, half->segments.size() - 1, parts.size() - 1, kept,
-                [&] { parts.back().weights.run(); });
+        run_weights(half->segments.size() - 1, parts.size() - 1, kept, parts.back().weights);
       }
     }
   });

@@ -113,6 +113,8 @@ class Stage {
   // Each takes the gradients of the outputs, and leaves those of the inputs.
   void run_whole(Activation& whole, nn::Values& gradients) const;
   void run_inputs(Activation& half, nn::Values& gradients) const;
+  void run_weights(std::size_t segment, std::size_t part, const Segment::Kept& kept,
+                   DeferredWeights& weights) const;
   void keep(Microbatch microbatch, std::unique_ptr<Activation> activation);
   Activation& kept(Microbatch microbatch);
   std::unique_ptr<Activation> take(Microbatch microbatch);

@@ -7,6 +7,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/exchange/code.h"
 #include "penstock/plan/lower/exchange_proof.h"
 #include "penstock/runtime/nn/loss_layer.h"
 
@@ -33,15 +34,18 @@ using IncomingValues = std::optional<std::vector<Incoming>>;
 void check_taken(const IncomingValues& given, const HeldValues& taken, const std::string& giver,
                  const std::string& taker, Problems& problems) {
   if (given && given->size() != taken.size()) {
-    problems.push_back(
-        str(taker, " takes ", taken.size(), " values, and gets ", given->size(), " from ", giver));
+    problems.push_back(coded(
+        exchange::Code::OtherState,
+        str(taker, " takes ", taken.size(), " values, and gets ", given->size(), " from ", giver)));
     return;
   }
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const Held held = given ? (*given)[i].held : exchange::kInvariant;
     if (held == taken[i]) continue;
-    problems.push_back(str(taker, " takes value ", i, " ", to_string(taken[i]), ", and ",
-                           given ? (*given)[i].giver : giver, " gives it ", to_string(held)));
+    problems.push_back(
+        coded(exchange::Code::OtherState,
+              str(taker, " takes value ", i, " ", to_string(taken[i]), ", and ",
+                  given ? (*given)[i].giver : giver, " gives it ", to_string(held))));
   }
 }
 
@@ -51,8 +55,9 @@ void check_whole(const IncomingValues& given, const std::string& taker, const ch
   for (std::size_t i = 0; given && i < given->size(); ++i) {
     const auto& [held, giver] = (*given)[i];
     if (held == exchange::kInvariant) continue;
-    problems.push_back(str(taker, " has no pieces, so it takes invariant values, and ", giver,
-                           " gives value ", i, " ", to_string(held), "; ", what_helps));
+    problems.push_back(coded(exchange::Code::OtherState,
+                             str(taker, " has no pieces, so it takes invariant values, and ", giver,
+                                 " gives value ", i, " ", to_string(held), "; ", what_helps)));
   }
 }
 
@@ -127,13 +132,15 @@ void check_loss(const nn::Loss& loss, const Walk& walk, Problems& problems) {
   const std::size_t count = outputs ? outputs->size() : 1;
   for (std::size_t i = count; i < taken.size(); ++i) {
     if (taken[i] == exchange::kInvariant) continue;
-    problems.push_back(
-        str("the loss takes value ", i, " ", to_string(taken[i]), ", and targets are invariant"));
+    problems.push_back(coded(
+        exchange::Code::OtherState,
+        str("the loss takes value ", i, " ", to_string(taken[i]), ", and targets are invariant")));
   }
   taken.resize(std::min(count, taken.size()));
   check_taken(outputs, taken, walk.giver(), "the loss", problems);
   if (exchange::given_by(pieces, 0) != HeldValues{exchange::kInvariant}) {
-    problems.push_back("the last piece of the loss does not give one invariant value");
+    problems.push_back(coded(exchange::Code::OtherState,
+                             "the last piece of the loss does not give one invariant value"));
   }
 }
 
