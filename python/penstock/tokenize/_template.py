@@ -1,0 +1,201 @@
+"""A chat template: chats to text, and which of the text the assistant writes.
+
+What it writes is found by rendering.  A mark in place of a message's content tells where that is in
+the whole text.  The generation prompt tells what stands before an answer, and the text that ends
+with the message tells its end.  So a template that writes earlier turns in another way is
+no matter.  What cannot be found so is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.tokenize._chats import Chat
+
+_MARK = "Penstock0Mark"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Characters [begin, end) of a text."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the assistant writes in one message."""
+
+    span: Span
+    has_end: bool  # The template writes a token that ends it.
+    is_whole: bool  # The template leaves nothing of the content out.
+
+
+@dataclass(frozen=True)
+class _Lead:
+    """What stands between the message before an answer and the answer's content."""
+
+    header: str  # What the assistant does not write: the generation prompt.
+    rest: str  # What follows it, and the assistant writes.
+
+
+class Template:
+    """Of a tokenizer of transformers.  `specials`: the texts of special tokens."""
+
+    def __init__(self, tokenizer: Any, specials: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._specials = tuple(specials)
+        self._leads: dict[str, _Lead | None] = {}
+
+    def render(self, chat: Chat, *, prompts: bool = False) -> str:
+        """Raises ConfigError where the template does."""
+        try:
+            text = self._tokenizer.apply_chat_template(
+                chat.messages, tools=chat.tools, tokenize=False, add_generation_prompt=prompts
+            )
+        except Exception as error:  # Templates raise what they like.
+            raise ConfigError(f"{chat.where}: the chat template refuses it: {error}") from None
+        return str(text)
+
+    def or_none(self, chat: Chat, *, prompts: bool = False) -> str | None:
+        """Of a chat that the template may refuse."""
+        try:
+            return self.render(chat, prompts=prompts)
+        except ConfigError:
+            return None
+
+    def content_of(self, chat: Chat, text: str, number: int) -> Span | None:
+        """Where the content of message `number` is; None: nowhere, or in another form."""
+        marked = self.or_none(_marked(chat, number))
+        if marked is None or marked.count(_MARK) != 1:
+            return None
+        before, behind = marked.split(_MARK)
+        fits = text.startswith(before) and text.endswith(behind)
+        if not fits or len(before) + len(behind) > len(text):
+            return None
+        return Span(len(before), len(text) - len(behind))
+
+    def written(self, chat: Chat, text: str, number: int) -> Written:
+        """What the assistant writes in message `number` of the chat, whose text is `text`.
+
+        Raises ConfigError where that cannot be told.
+        """
+        assert _MARK not in text
+        cut = replace(chat, messages=chat.messages[: number + 1])
+        marked, ending = self.or_none(_marked(chat, number)), self.or_none(_marked(cut, number))
+        if marked is None or ending is None or not marked.count(_MARK) == ending.count(_MARK) == 1:
+            return self._written_last(chat, text, number)
+        before, behind = marked.split(_MARK)
+        begin = self._begin(chat, number, before, ending.split(_MARK)[0])
+        end = self._end(behind, ending.split(_MARK)[1])
+        if begin is None or end is None:
+            raise _refusal(chat, number)
+        left = len(behind) - end
+        last = len(text) - left
+        if begin > last or text[:begin] != before[:begin] or not text.endswith(behind[end:]):
+            raise _refusal(chat, number)
+        content = chat.messages[number]["content"]
+        is_whole = not isinstance(content, str) or content.strip() in text[begin:last]
+        return Written(Span(begin, last), has_end=end > 0, is_whole=is_whole)
+
+    def _begin(self, chat: Chat, number: int, before: str, ending: str) -> int | None:
+        """The length of `before` without what the assistant writes ahead of its content."""
+        lead = self._lead(chat, number)
+        if lead is None:
+            return None
+        rests = {lead.rest, ""} if lead.header else {lead.rest}
+        if number > 0:  # What it thinks, say, which the template may leave out later.
+            shown = self.or_none(replace(chat, messages=chat.messages[:number]))
+            if shown is not None and ending.startswith(shown + lead.header):
+                rests.add(ending[len(shown) + len(lead.header) :])
+        for rest in sorted(rests, key=len, reverse=True):
+            if before.endswith(lead.header + rest):
+                return len(before) - len(rest)
+        return None
+
+    def _lead(self, chat: Chat, number: int) -> _Lead | None:
+        role = chat.messages[number - 1]["role"] if number else ""
+        if role not in self._leads:
+            asked = Chat(chat.where, [{"role": "user", "content": "a"}])
+            lead = None
+            if number > 0:
+                lead = self._lead_behind(replace(chat, messages=chat.messages[:number]))
+            self._leads[role] = lead or self._lead_behind(asked)
+        return self._leads[role]
+
+    def _lead_behind(self, asked: Chat) -> _Lead | None:
+        answer = {"role": "assistant", "content": _MARK}
+        shown = self.or_none(asked)
+        prompt = self.or_none(asked, prompts=True)
+        answered = self.or_none(replace(asked, messages=[*asked.messages, answer]))
+        if shown is None or prompt is None or answered is None or _MARK not in answered:
+            return None
+        whole = answered[: answered.index(_MARK)]
+        if not (whole.startswith(shown) and prompt.startswith(shown)):
+            return None
+        whole = whole[len(shown) :]
+        header = _common(whole, prompt[len(shown) :])
+        if not header and whole.strip():  # The template knows no generation prompt.
+            header = whole
+        return _Lead(header, whole[len(header) :])
+
+    def _end(self, behind: str, ending: str) -> int | None:
+        """How much of the text behind the content is the assistant's.
+
+        `ending`: that text where the message is the last one.
+        """
+        if not ending.strip():
+            return 0
+        if self._special_at(ending) is not None:  # Others may end it where more follows.
+            return self._special_at(behind) or 0
+        own = ending.rstrip()
+        return len(own) if behind.startswith(own) else None
+
+    def _special_at(self, text: str) -> int | None:
+        """The end of the special token that a text begins with, spaces aside."""
+        spaces = len(text) - len(text.lstrip())
+        here = [each for each in self._specials if text.startswith(each, spaces)]
+        return spaces + max(map(len, here)) if here else None
+
+    def _written_last(self, chat: Chat, text: str, number: int) -> Written:
+        """Of a message whose content the template does not write, such as a call of a tool."""
+        if not chat.messages[number].get("tool_calls"):
+            raise ConfigError(
+                f"{chat.where}: the chat template does not write the content of message {number} "
+                "as it is, so what the assistant wrote cannot be told; --train-on all counts all"
+            )
+        ahead = replace(chat, messages=chat.messages[:number])
+        prompt, shown = self.or_none(ahead, prompts=True), self.or_none(ahead)
+        cut = self.or_none(replace(chat, messages=chat.messages[: number + 1]))
+        if prompt is None or cut is None or prompt == shown:
+            raise _refusal(chat, number)
+        cut = cut.rstrip()
+        if not (cut.startswith(prompt) and text.startswith(cut)):
+            raise _refusal(chat, number)
+        return Written(Span(len(prompt), len(cut)), has_end=True, is_whole=True)
+
+
+def _marked(chat: Chat, number: int) -> Chat:
+    messages = list(chat.messages)
+    messages[number] = {**messages[number], "content": _MARK}
+    return replace(chat, messages=messages)
+
+
+def _common(first: str, second: str) -> str:
+    """What both texts begin with."""
+    size = 0
+    while size < min(len(first), len(second)) and first[size] == second[size]:
+        size += 1
+    return first[:size]
+
+
+def _refusal(chat: Chat, number: int) -> ConfigError:
+    return ConfigError(
+        f"{chat.where}: what the assistant wrote in message {number} cannot be told from what the "
+        "chat template makes of it",
+        ("--train-on all counts all tokens", '"train": false in a message leaves that one out'),
+    )
