@@ -90,7 +90,10 @@ class Encoder:
         return int(number)
 
     def _end_of_chats(self, config: TokenizerConfig, end: int | None) -> int | None:
-        """The end of a text, or, where the template ends turns with it, a token that it lacks."""
+        """The end of a text, or, where the template ends turns with it, a token that it lacks.
+
+        None, where the tokenizer has none to spare.
+        """
         assert self._template is not None
         roles = ("user", "assistant", "user", "assistant")
         chat = Chat("", [{"role": role, "content": "a"} for role in roles])
@@ -101,15 +104,11 @@ class Encoder:
         specials = self._specials.numbers()
         named = [config.token("pad_token"), config.token("unk_token")]
         spare = [text for text in specials.values() if re.search("reserved|unused|extra", text)]
-        for token in [*named, *spare]:
+        for token in [*named, *spare, *specials.values()]:
             number = None if token is None else self._tokenizer.token_to_id(token)
             if number in specials and number not in used:
                 return int(number)
-        raise ConfigError(
-            f"the chat template ends turns with {self._tokenizer.id_to_token(end)!r}, so it cannot "
-            "end documents, and the tokenizer has no token to spare",
-            ('--end-of-text TOKEN ends documents with another one, "" with none',),
-        )
+        return None
 
     @property
     def end(self) -> str | None:
@@ -180,20 +179,16 @@ class Encoder:
         if not masks:
             return tokens, []
         changes = [0] * (len(text) + 1)
-        own_end = True
-        for number, message in enumerate(chat.messages):
-            own_end = True
-            if message["role"] != "assistant" or number in chat.left_out:
-                continue
-            written = self._template.written(chat, text, number)
+        has_end = True
+        for written in self._template.written(chat, text):
             changes[written.span.begin] += 1
             changes[written.span.end] -= 1
-            own_end = written.has_end
+            has_end = written.has_end or written.number + 1 < len(chat.messages)
             self.cut_contents += not written.is_whole
         sums = [0, *accumulate(depth > 0 for depth in accumulate(changes))]
         counts = [sums[end] > sums[begin] for begin, end in offsets]
         if len(tokens) > len(counts):  # The end of what the assistant says is its own.
-            counts.append(not own_end)
+            counts.append(not has_end)
         return tokens, counts
 
     def _checked(self, chat: Chat) -> tuple[Chat, str]:

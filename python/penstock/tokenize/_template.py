@@ -1,6 +1,7 @@
 """A chat template: chats to text, and which of the text the assistant writes.
 
-What it writes is found by rendering.  A mark in place of a message's content tells where that is in
+A template may say it with marks, {% generation %}, which are then followed.  Else it is found by
+rendering.  A mark in place of a message's content tells where that is in
 the whole text.  The generation prompt tells what stands before an answer, and the text that ends
 with the message tells its end.  So a template that writes earlier turns in another way is
 no matter.  What cannot be found so is refused.
@@ -8,6 +9,8 @@ no matter.  What cannot be found so is refused.
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +19,7 @@ from penstock.errors import ConfigError
 from penstock.tokenize._chats import Chat
 
 _MARK = "Penstock0Mark"
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Written:
-    """What the assistant writes in one message."""
+    """What the assistant writes in message `number`."""
 
+    number: int
     span: Span
     has_end: bool  # The template writes a token that ends it.
     is_whole: bool  # The template leaves nothing of the content out.
@@ -50,6 +55,7 @@ class Template:
         self._tokenizer = tokenizer
         self._specials = tuple(specials)
         self._leads: dict[str, _Lead | None] = {}
+        self._marked = _GENERATION.search(str(tokenizer.chat_template)) is not None
 
     def render(self, chat: Chat, *, prompts: bool = False) -> str:
         """Raises ConfigError where the template does."""
@@ -79,11 +85,38 @@ class Template:
             return None
         return Span(len(before), len(text) - len(behind))
 
-    def written(self, chat: Chat, text: str, number: int) -> Written:
-        """What the assistant writes in message `number` of the chat, whose text is `text`.
+    def written(self, chat: Chat, text: str) -> list[Written]:
+        """What the assistant writes in messages of the chat that count; `text` is the chat's.
 
         Raises ConfigError where that cannot be told.
         """
+        own = [n for n, each in enumerate(chat.messages) if each["role"] == "assistant"]
+        if self._marked:
+            return self._by_marks(chat, own)
+        return [self._written(chat, text, n) for n in own if n not in chat.left_out]
+
+    def _by_marks(self, chat: Chat, own: list[int]) -> list[Written]:
+        """What stands between the template's marks."""
+        rendering = importlib.import_module("transformers.utils.chat_template_utils")
+        _, spans = rendering.render_jinja_template(
+            conversations=[chat.messages],
+            tools=chat.tools,
+            chat_template=self._tokenizer.get_chat_template(None, chat.tools),
+            return_assistant_tokens_mask=True,
+            **self._tokenizer.special_tokens_map,
+        )
+        if len(spans[0]) != len(own):
+            raise ConfigError(
+                f"{chat.where}: the chat template marks {len(spans[0])} texts as the assistant's, "
+                f"and it has {len(own)} messages"
+            )
+        return [
+            Written(number, Span(*span), has_end=True, is_whole=True)
+            for number, span in zip(own, spans[0], strict=True)
+            if number not in chat.left_out
+        ]
+
+    def _written(self, chat: Chat, text: str, number: int) -> Written:
         assert _MARK not in text
         cut = replace(chat, messages=chat.messages[: number + 1])
         marked, ending = self.or_none(_marked(chat, number)), self.or_none(_marked(cut, number))
@@ -100,7 +133,7 @@ class Template:
             raise _refusal(chat, number)
         content = chat.messages[number]["content"]
         is_whole = not isinstance(content, str) or content.strip() in text[begin:last]
-        return Written(Span(begin, last), has_end=end > 0, is_whole=is_whole)
+        return Written(number, Span(begin, last), has_end=end > 0, is_whole=is_whole)
 
     def _begin(self, chat: Chat, number: int, before: str, ending: str) -> int | None:
         """The length of `before` without what the assistant writes ahead of its content."""
@@ -109,9 +142,11 @@ class Template:
             return None
         rests = {lead.rest, ""} if lead.header else {lead.rest}
         if number > 0:  # What it thinks, say, which the template may leave out later.
-            shown = self.or_none(replace(chat, messages=chat.messages[:number]))
-            if shown is not None and ending.startswith(shown + lead.header):
-                rests.add(ending[len(shown) + len(lead.header) :])
+            ahead = replace(chat, messages=chat.messages[:number])
+            shown, prompt = self.or_none(ahead), self.or_none(ahead, prompts=True)
+            begin = _common(shown or "", prompt or "") + lead.header
+            if begin and ending.startswith(begin):
+                rests.add(ending[len(begin) :])
         for rest in sorted(rests, key=len, reverse=True):
             if before.endswith(lead.header + rest):
                 return len(before) - len(rest)
@@ -135,10 +170,11 @@ class Template:
         if shown is None or prompt is None or answered is None or _MARK not in answered:
             return None
         whole = answered[: answered.index(_MARK)]
-        if not (whole.startswith(shown) and prompt.startswith(shown)):
+        begin = len(_common(_common(shown, prompt), whole))
+        if prompt == shown and begin < len(shown):
             return None
-        whole = whole[len(shown) :]
-        header = _common(whole, prompt[len(shown) :])
+        whole = whole[begin:]
+        header = _common(whole, prompt[begin:])
         if not header and whole.strip():  # The template knows no generation prompt.
             header = whole
         return _Lead(header, whole[len(header) :])
@@ -176,7 +212,7 @@ class Template:
         cut = cut.rstrip()
         if not (cut.startswith(prompt) and text.startswith(cut)):
             raise _refusal(chat, number)
-        return Written(Span(len(prompt), len(cut)), has_end=True, is_whole=True)
+        return Written(number, Span(len(prompt), len(cut)), has_end=True, is_whole=True)
 
 
 def _marked(chat: Chat, number: int) -> Chat:
