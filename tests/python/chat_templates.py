@@ -44,9 +44,7 @@ def _turns(others, answer, before="", behind=""):
     )
 
 
-_NO_SYSTEM = (
-    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-)
+_NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
 _CHATML = "'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n'"
 _LLAMA_2 = (
     "{% if messages[0]['role'] == 'system' %}{% set s = '<<SYS>>\\n' + messages[0]['content'] + "

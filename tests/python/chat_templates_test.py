@@ -2,7 +2,6 @@
 
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -59,9 +58,7 @@ class Both:
 
     def __init__(self, folder, name):
         self.family = FAMILIES[name]
-        chat_templates.make_tokenizer(
-            folder / "plain", self.family, unmarked(self.family.template)
-        )
+        chat_templates.make_tokenizer(folder / "plain", self.family, unmarked(self.family.template))
         chat_templates.make_tokenizer(folder / "marked", self.family, self.family.template)
         self.ours = self.encoder(folder / "plain")
         self.marked = self.encoder(folder / "marked")

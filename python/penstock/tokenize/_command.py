@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock import _standard_streams
 from penstock._printable import printable
 from penstock.errors import ConfigError, Error
+from penstock.tokenize._chats import Chat
 from penstock.tokenize._corpus import CorpusWriter
 from penstock.tokenize._documents import Batch, batches_of, bytes_in
 from penstock.tokenize._encoder import Encoder
@@ -130,13 +131,14 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--show {options.show}: must be 0 or more")
 
 
-def _tokenize(options: argparse.Namespace) -> str:
+def _tokenize(options: argparse.Namespace) -> tuple[str, str]:
+    """What was done, and the samples that are shown."""
     _check(options)
     encoder = Encoder(
         options.tokenizer,
         end_of_text=options.end_of_text,
         adds_special_tokens=options.add_special_tokens,
-        is_for_chats=options.chat not in (None, "prompt"),
+        is_for_chats=_needs_template(options),
         types_special_tokens=options.special_tokens_in_texts,
     )
     is_packed = options.packing != "cut"
@@ -186,9 +188,18 @@ def _tokenize(options: argparse.Namespace) -> str:
     if options.chat is not None:
         told += f"\n{corpus.counted} tokens count; documents end with {encoder.end!r}"
     return (
-        f"{shown.text()}{options.output}: {corpus.tokens} tokens of {documents} documents, "
-        f"{encoder.token_bytes} bytes each, vocabulary {encoder.vocabulary}{told}"
+        f"{options.output}: {corpus.tokens} tokens of {documents} documents, "
+        f"{encoder.token_bytes} bytes each, vocabulary {encoder.vocabulary}{told}",
+        shown.text(),
     )
+
+
+def _needs_template(options: argparse.Namespace) -> bool:
+    """Prompts and completions may be texts, or messages: the first row says it."""
+    if options.chat != "prompt":
+        return options.chat is not None
+    rows = batches_of(options.inputs, None, options.chat, options.pass_over)
+    return any(isinstance(each, Chat) for each in next(rows).chats[:1])
 
 
 def _samples(options: argparse.Namespace, encoder: Encoder, put: Put) -> Stream | Samples:
@@ -221,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _standard_streams.open_missing()
     options = _parser().parse_args(arguments)
     try:
-        summary = _tokenize(options)
+        summary, shown = _tokenize(options)
     except Error as error:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
@@ -231,4 +242,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return _standard_streams.say(summary)
+    return _standard_streams.say(summary, shown)

@@ -151,6 +151,8 @@ class Encoder:
         Raises ConfigError for a key or a content that the template passes over, for what the
         assistant wrote where that cannot be told, and for the token that ends documents within one.
         """
+        if isinstance(document, Chat) and self._template is None:
+            raise ConfigError(f"{document.where}: is of messages, and the first row is of texts")
         if isinstance(document, Completion):
             tokens, counts = self._completion(document)
         else:
