@@ -1,4 +1,4 @@
-"""Chat templates as twelve families of models have them, written anew, and tokenizers for them.
+"""Chat templates as thirteen families of models have them, written anew, with tokenizers.
 
 Each says with {% generation %} what its model writes: what follows the generation prompt, up to the
 token that ends the turn.  unmarked() is the template without these marks, as models have them.
@@ -78,6 +78,18 @@ _QWEN_3 = (  # Thoughts stay behind the last question alone.
     + _CHATML
     + " }}{% endif %}{% endfor %}"
     + _prompt("<|im_start|>assistant\\n")
+)
+# The same, where the prompt begins a thought, which earlier turns have not.
+_THOUGHTFUL = (
+    "{% for m in messages %}{% if m['role'] == 'assistant' %}{{ '<|im_start|>assistant\\n' }}"
+    "{% if loop.last %}{{ '<think>\\n' }}"
+    + _answer("'\\n</think>\\n\\n' + m['content'] + '<|im_end|>'")
+    + "{% else %}"
+    + _answer("m['content'] + '<|im_end|>'")
+    + "{% endif %}{{ '\\n' }}{% else %}{{ "
+    + _CHATML
+    + " }}{% endif %}{% endfor %}"
+    + _prompt("<|im_start|>assistant\\n<think>\\n")
 )
 _DEEPSEEK_R1 = (  # Thoughts are left out, and the prompt begins one.
     "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}"
@@ -191,6 +203,9 @@ FAMILIES = {
         eos="<|im_end|>",
         thinks=True,
         begins_with_assistant=True,
+    ),
+    "thoughtful": Family(
+        _THOUGHTFUL, ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), eos="<|im_end|>"
     ),
     "deepseek_r1": Family(
         _DEEPSEEK_R1,

@@ -1,4 +1,4 @@
-"""What counts in chats of twelve families of templates, against transformers and TRL."""
+"""What counts in chats of thirteen families of templates, against transformers and TRL."""
 
 import os
 import random

@@ -54,7 +54,7 @@ class Template:
     def __init__(self, tokenizer: Any, specials: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._specials = tuple(specials)
-        self._leads: dict[str, _Lead | None] = {}
+        self._leads: dict[str, list[_Lead]] = {}
         self._marked = _GENERATION.search(str(tokenizer.chat_template)) is not None
 
     def render(self, chat: Chat, *, prompts: bool = False) -> str:
@@ -137,47 +137,49 @@ class Template:
 
     def _begin(self, chat: Chat, number: int, before: str, ending: str) -> int | None:
         """The length of `before` without what the assistant writes ahead of its content."""
-        lead = self._lead(chat, number)
-        if lead is None:
-            return None
-        rests = {lead.rest, ""} if lead.header else {lead.rest}
-        if number > 0:  # What it thinks, say, which the template may leave out later.
-            ahead = replace(chat, messages=chat.messages[:number])
-            shown, prompt = self.or_none(ahead), self.or_none(ahead, prompts=True)
-            begin = _common(shown or "", prompt or "") + lead.header
-            if begin and ending.startswith(begin):
-                rests.add(ending[len(begin) :])
-        for rest in sorted(rests, key=len, reverse=True):
-            if before.endswith(lead.header + rest):
-                return len(before) - len(rest)
+        ahead = replace(chat, messages=chat.messages[:number])
+        shown, prompt = self.or_none(ahead), self.or_none(ahead, prompts=True)
+        same = _common(shown or "", prompt or "")
+        for lead in self._leads_of(chat, number):
+            rests = {lead.rest, ""} if lead.header else {lead.rest}
+            if same and ending.startswith(same + lead.header):  # What it thinks, say.
+                rests.add(ending[len(same) + len(lead.header) :])
+            for rest in sorted(rests, key=len, reverse=True):
+                if before.endswith(lead.header + rest):
+                    return len(before) - len(rest)
         return None
 
-    def _lead(self, chat: Chat, number: int) -> _Lead | None:
+    def _leads_of(self, chat: Chat, number: int) -> list[_Lead]:
         role = chat.messages[number - 1]["role"] if number else ""
         if role not in self._leads:
             asked = Chat(chat.where, [{"role": "user", "content": "a"}])
-            lead = None
+            leads = []
             if number > 0:
-                lead = self._lead_behind(replace(chat, messages=chat.messages[:number]))
-            self._leads[role] = lead or self._lead_behind(asked)
+                leads = self._leads_behind(replace(chat, messages=chat.messages[:number]))
+            self._leads[role] = leads or self._leads_behind(asked)
         return self._leads[role]
 
-    def _lead_behind(self, asked: Chat) -> _Lead | None:
+    def _leads_behind(self, asked: Chat) -> list[_Lead]:
+        """Of an answer that is the last message, and of one that another follows."""
+        shown, prompt = self.or_none(asked), self.or_none(asked, prompts=True)
+        if shown is None or prompt is None:
+            return []
         answer = {"role": "assistant", "content": _MARK}
-        shown = self.or_none(asked)
-        prompt = self.or_none(asked, prompts=True)
-        answered = self.or_none(replace(asked, messages=[*asked.messages, answer]))
-        if shown is None or prompt is None or answered is None or _MARK not in answered:
-            return None
-        whole = answered[: answered.index(_MARK)]
-        begin = len(_common(_common(shown, prompt), whole))
-        if prompt == shown and begin < len(shown):
-            return None
-        whole = whole[begin:]
-        header = _common(whole, prompt[begin:])
-        if not header and whole.strip():  # The template knows no generation prompt.
-            header = whole
-        return _Lead(header, whole[len(header) :])
+        leads = []
+        for more in ([], [{"role": "user", "content": "a"}]):
+            text = self.or_none(replace(asked, messages=[*asked.messages, answer, *more]))
+            if text is None or _MARK not in text:
+                continue
+            whole = text[: text.index(_MARK)]
+            begin = len(_common(_common(shown, prompt), whole))
+            if prompt == shown and begin < len(shown):
+                continue
+            whole = whole[begin:]
+            header = _common(whole, prompt[begin:])
+            if not header and whole.strip():  # The template knows no generation prompt.
+                header = whole
+            leads.append(_Lead(header, whole[len(header) :]))
+        return leads
 
     def _end(self, behind: str, ending: str) -> int | None:
         """How much of the text behind the content is the assistant's.
