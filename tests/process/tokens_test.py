@@ -237,7 +237,7 @@ class Tokens(ProcessTest):
         self.assertIn("2000 tokens, 124 samples to train on, 9 to validate", result.err)
         self.assertEqual(losses(self.folder / "run"), self.course(named, "named"))
         result = self.run_words(PENSTOCK, "train", whole, "--set", "data.format=text", "--run", "t")
-        self.assertIn("bytes to train on", result.err)
+        self.assertIn("bytes of validation text in 3 files", result.err)
 
     def test_a_step_in_which_nothing_counts_is_found_before_the_first(self) -> None:
         path = write_tokens(self.folder / "t.bin", 16 * 40 + 1, 5)

@@ -26,6 +26,7 @@ class Family:
     has_system: bool = True
     begins_with_assistant: bool = False
     thinks: bool = False  # Takes apart "<think>...</think>".
+    thinks_apart: bool = False  # Takes a key "thinking" of the last message.
     prompts: bool = True  # Knows add_generation_prompt.
 
 
@@ -104,7 +105,10 @@ _GPT_OSS = (  # The last answer ends with another token, and there are channels.
     "{{ '<|start|>developer<|message|>' + m['content'] + '<|end|>' }}"
     "{% elif m['role'] == 'user' %}{{ '<|start|>user<|message|>' + m['content'] + '<|end|>' }}"
     "{% else %}{{ '<|start|>assistant' }}{% if loop.last and not add_generation_prompt %}"
-    + _answer("'<|channel|>final<|message|>' + m['content'] + '<|return|>'")
+    + _answer(
+        "('<|channel|>analysis<|message|>' + m['thinking'] + '<|end|><|start|>assistant' "
+        "if m['thinking'] else '') + '<|channel|>final<|message|>' + m['content'] + '<|return|>'"
+    )
     + "{% else %}"
     + _answer("'<|channel|>final<|message|>' + m['content'] + '<|end|>'")
     + "{% endif %}{% endif %}{% endfor %}"
@@ -252,6 +256,7 @@ FAMILIES = {
             "<|channel|>",
         ),
         eos="<|return|>",
+        thinks_apart=True,
         begins_with_assistant=True,
     ),
 }

@@ -50,6 +50,8 @@ def random_chat(draw, family):
         if family.thinks and draw.random() < 0.5:
             said = f"<think>\n{random_text(draw)}\n</think>\n\n{said}"
         messages.append({"role": "assistant", "content": said})
+    if family.thinks_apart and messages[-1]["role"] == "assistant" and draw.random() < 0.5:
+        messages[-1]["thinking"] = f"a {random_text(draw)}"
     return messages
 
 
