@@ -42,7 +42,10 @@ def make_model(folder):
 
 def make_chats(count):
     draw = random.Random(4)
-    text = lambda most: " ".join(draw.choices(["the", "river"], k=draw.randint(1, most)))  # noqa: E731
+
+    def text(most):
+        return " ".join(draw.choices(["the", "river"], k=draw.randint(1, most)))
+
     return [
         [
             {"role": role, "content": text(4)}

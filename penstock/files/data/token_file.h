@@ -46,7 +46,7 @@ class TokenFile {
  private:
   template <class T>
   void decode(std::int64_t first, std::span<std::int64_t> out) const;
-  // Which of these tokens count, by the mask.
+  // For each of these tokens, whether it counts by the mask.
   std::vector<bool> counting(std::int64_t first, std::int64_t count) const;
 
   DataFile file_;

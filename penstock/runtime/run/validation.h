@@ -15,7 +15,7 @@ namespace penstock::run {
 void check_validation(const RunData& data, std::int64_t batches,
                       const std::function<void()>& advanced);
 
-// Likewise of the steps to come.
+// Reads the masks of so many steps.
 // Throws: ConfigError where no token of a step counts.
 void check_training(const RunData& data, std::int64_t steps);
 

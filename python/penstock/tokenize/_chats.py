@@ -33,7 +33,7 @@ _LISTS = ("messages", "conversations", "conversation", "chat", "dialogue", "turn
 
 @dataclass(frozen=True)
 class Chat:
-    """Messages of {"role", "content", ...}, as a template takes them."""
+    """Messages of {"role", "content", ...}, for a template."""
 
     where: str  # "file:line".
     messages: list[Message]
@@ -186,7 +186,7 @@ def _tools(where: str, row: dict[str, Any]) -> list[Any] | None:
     tools = row.get("tools")
     if not is_set(tools):
         return None
-    if isinstance(tools, str):  # As a column of a table has them.
+    if isinstance(tools, str):  # A column of a table has them so.
         try:
             tools = json.loads(tools)
         except (ValueError, RecursionError):

@@ -39,7 +39,7 @@ class SpecialTexts:
         return {number: text for text, (number, _) in self._tokens.items()}
 
     def typed(self, text: str, spans: Sequence[Span]) -> list[Span]:
-        """Where spans of a text have the text of a special token."""
+        """The places where spans of a text have the text of a special token."""
         found = []
         for span in spans if self._pattern else ():
             assert self._pattern is not None

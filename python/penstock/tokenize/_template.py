@@ -49,7 +49,7 @@ class _Lead:
 
 
 class Template:
-    """Of a tokenizer of transformers.  `specials`: the texts of special tokens."""
+    """The template of a tokenizer of transformers.  `specials`: the texts of special tokens."""
 
     def __init__(self, tokenizer: Any, specials: Sequence[str]) -> None:
         self._tokenizer = tokenizer
@@ -68,14 +68,14 @@ class Template:
         return str(text)
 
     def or_none(self, chat: Chat, *, prompts: bool = False) -> str | None:
-        """Of a chat that the template may refuse."""
+        """The same, of a chat that the template may refuse."""
         try:
             return self.render(chat, prompts=prompts)
         except ConfigError:
             return None
 
     def content_of(self, chat: Chat, text: str, number: int) -> Span | None:
-        """Where the content of message `number` is; None: nowhere, or in another form."""
+        """The place of the content of message `number`; None: nowhere, or in another form."""
         marked = self.or_none(_marked(chat, number))
         if marked is None or marked.count(_MARK) != 1:
             return None
@@ -160,7 +160,7 @@ class Template:
         return self._leads[role]
 
     def _leads_behind(self, asked: Chat) -> list[_Lead]:
-        """Of an answer that is the last message, and of one that another follows."""
+        """What leads to an answer that is the last message, and to one that another follows."""
         shown, prompt = self.or_none(asked), self.or_none(asked, prompts=True)
         if shown is None or prompt is None:
             return []
@@ -200,7 +200,7 @@ class Template:
         return spaces + max(map(len, here)) if here else None
 
     def _written_last(self, chat: Chat, text: str, number: int) -> Written:
-        """Of a message whose content the template does not write, such as a call of a tool."""
+        """The same for a message whose content is not written, such as a call of a tool."""
         if not chat.messages[number].get("tool_calls"):
             raise ConfigError(
                 f"{chat.where}: the chat template does not write the content of message {number} "
