@@ -4,6 +4,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,41 @@ def test_the_loss_of_packed_chats_is_that_of_each_alone(tmp_path):
         # document's token in view would change.
         assert abs(found["loss"] - expected) < 2e-5 * expected, packing
     assert samples[0] < samples[1] * 0.8
+
+
+def test_an_answer_is_generated_behind_the_template(tmp_path, monkeypatch):
+    model = make_model(tmp_path / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    chat = [{"role": "user", "content": "the river"}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    monkeypatch.setenv("PENSTOCK_PYTHON", sys.executable)
+    words = ["generate", "model", "--chat", "--prompt", "the river", "--max-tokens", "5"]
+    told = json.loads(words_of("penstock", tmp_path, *words, "--json"))
+    with torch.no_grad():
+        written = model.generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)
+    assert told["prompt_tokens"] == prompt
+    assert told["tokens"] == written[0, len(prompt) :].tolist()
+    assert words_of("penstock", tmp_path, *words) == told["text"] + "\n"
+
+
+def test_letters_are_refused_for_a_model_with_a_tokenizer(tmp_path):
+    make_model(tmp_path / "model")
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    for name in ("train.bin", "val.bin", "meta.pkl"):
+        (folder / name).write_bytes(b"\x01\x00" * 400)
+    configuration = {
+        "train_batch_size": 2,
+        "model": {"type": "hugging_face", "path": "model", "sequence_length": 16},
+        "data": {"path": "letters"},
+        "run": {"steps": 1, "directory": "run"},
+    }
+    (tmp_path / "c.json").write_text(json.dumps(configuration))
+    program = Path(os.environ["PENSTOCK_BUILD"], "bin", "penstock")
+    words = [program, "train", "c.json"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert 'letters/meta.pkl": says that tokens are letters' in done.stderr
+    (folder / "meta.pkl").unlink()
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -397,6 +397,20 @@ def test_a_template_that_writes_no_end_leaves_it_to_the_end_of_the_text(tmp_path
     assert marked(tmp_path, tokenizer) == f"{said}{said}[[<|endoftext|>]]"
 
 
+def test_a_question_ends_where_its_answer_begins(tmp_path, chatml):
+    for text in ("the river", "an <|im_end|>"):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.tokenize.text", "chat", str(tmp_path / "tok")],
+            input=text.encode(),
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr
+        tokens = [int(each) for each in done.stdout.split()]
+        asked = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        assert chatml.decode(tokens, skip_special_tokens=False) == asked
+        assert tokens.count(chatml.token_to_id("<|im_end|>")) == 1
+
+
 def test_trl_packs_as_full_samples(tmp_path):
     """`pip install trl` for this one."""
     pytest.importorskip("trl", reason="TRL is not installed: samples are not compared with its")

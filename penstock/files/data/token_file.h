@@ -46,7 +46,7 @@ class TokenFile {
  private:
   template <class T>
   void decode(std::int64_t first, std::span<std::int64_t> out) const;
-  // For each of these tokens, whether it counts by the mask.
+  // The mask of these tokens: whether each counts.
   std::vector<bool> counting(std::int64_t first, std::int64_t count) const;
 
   DataFile file_;

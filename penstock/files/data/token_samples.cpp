@@ -74,7 +74,7 @@ bool TokenSamples::is_packed() const {
   return std::ranges::any_of(sources_, [](const Source& each) { return each.tokens.is_packed(); });
 }
 
-// By source, which samples to train on have no target that counts.
+// Samples to train on that have no target that counts, by source.
 std::vector<std::vector<bool>> TokenSamples::silent_samples() const {
   std::vector<std::vector<bool>> silent;
   for (const Source& source : sources_) {

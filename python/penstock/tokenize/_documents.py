@@ -52,14 +52,15 @@ def batches_of(
     batch = Batch()
     size = 0
     for path in paths:
-        rows = rows_of(path) if text_field or chat_field else _whole(path)
+        rows: Iterator[tuple[str, int, Any]] = _whole(path)
+        if text_field or chat_field:
+            rows = rows_of(path)
         for where, raw, document in rows:
             if chat_field:
                 batch.chats.append(chat_of(where, document, chat_field, passed_over))
-            elif text_field:
-                batch.texts.append((where, _text_in(where, document, text_field)))
             else:
-                batch.texts.append((where, document))
+                text = _text_in(where, document, text_field) if text_field else document
+                batch.texts.append((where, text))
             batch.bytes_read += raw
             size += raw
             if size >= _BATCH_BYTES:

@@ -165,6 +165,13 @@ class Encoder:
             )
         return tokens, counts if masks else None
 
+    def encode_question(self, text: str) -> list[int]:
+        """The tokens of a chat in which a user has said `text`, up to where the answer begins."""
+        assert self._template is not None
+        chat = Chat("the prompt", [{"role": "user", "content": text}])
+        asked = self._template.render(chat, prompts=True)
+        return self._encode_rendered(chat, asked, prompts=True)[0]
+
     def _completion(self, document: Completion) -> tuple[list[int], list[bool]]:
         encoding = self._tokenizer.encode(
             document.prompt + document.completion, add_special_tokens=self._adds_special_tokens
@@ -208,7 +215,9 @@ class Encoder:
         check_messages(chat.where, chat.messages, text, render)
         return chat, text
 
-    def _encode_rendered(self, chat: Chat, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _encode_rendered(
+        self, chat: Chat, text: str, *, prompts: bool = False
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """Special tokens that somebody but the assistant typed are letters."""
         assert self._template is not None
         spans = []
@@ -218,7 +227,7 @@ class Encoder:
             content = message["content"]
             if not any(each in content for each in self._specials.texts):
                 continue
-            span = self._template.content_of(chat, text, number)
+            span = self._template.content_of(chat, text, number, prompts=prompts)
             if span is None:
                 raise _refusal_of_typed(f"{chat.where}: message {number}")
             spans.append(span)

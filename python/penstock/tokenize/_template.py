@@ -74,9 +74,11 @@ class Template:
         except ConfigError:
             return None
 
-    def content_of(self, chat: Chat, text: str, number: int) -> Span | None:
+    def content_of(
+        self, chat: Chat, text: str, number: int, *, prompts: bool = False
+    ) -> Span | None:
         """The place of the content of message `number`; None: nowhere, or in another form."""
-        marked = self.or_none(_marked(chat, number))
+        marked = self.or_none(_marked(chat, number), prompts=prompts)
         if marked is None or marked.count(_MARK) != 1:
             return None
         before, behind = marked.split(_MARK)
