@@ -107,15 +107,24 @@ std::string ask(const std::string& action, const std::string& folder, const std:
                      "without Python, " + without_python});
 }
 
+std::vector<std::int64_t> numbers_in(const std::string& answer) {
+  std::vector<std::int64_t> tokens;
+  for (const std::string& line : split(answer, '\n')) {
+    if (const auto token = parse_integer(line)) tokens.push_back(*token);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> tokens_of(const std::string& text, const std::string& folder,
                                     const std::string& without_python) {
-  std::vector<std::int64_t> tokens;
-  for (const std::string& line : split(ask("encode", folder, text, without_python), '\n')) {
-    if (const auto token = parse_integer(line)) tokens.push_back(*token);
-  }
-  return tokens;
+  return numbers_in(ask("encode", folder, text, without_python));
+}
+
+std::vector<std::int64_t> chat_tokens_of(const std::string& text, const std::string& folder,
+                                         const std::string& without_python) {
+  return numbers_in(ask("chat", folder, text, without_python));
 }
 
 std::string text_of(const std::vector<std::int64_t>& tokens, const std::string& folder,

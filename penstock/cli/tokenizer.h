@@ -19,6 +19,11 @@ inline constexpr int kTokenizerSeconds = 120;
 std::vector<std::int64_t> tokens_of(const std::string& text, const std::string& folder,
                                     const std::string& without_python);
 
+// Tokens of a chat in which a user has said `text`, up to where the answer begins, by the chat
+// template of the folder, which takes the package transformers.  Throws: as tokens_of().
+std::vector<std::int64_t> chat_tokens_of(const std::string& text, const std::string& folder,
+                                         const std::string& without_python);
+
 // Text of tokens, without those that are no text.  Throws: as tokens_of().
 std::string text_of(const std::vector<std::int64_t>& tokens, const std::string& folder,
                     const std::string& without_python);

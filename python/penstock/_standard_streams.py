@@ -24,10 +24,13 @@ def open_missing() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
 
 
-def say(text: str) -> int:
-    """Prints what a command has done.  Returns the exit code: 1 where it cannot be written."""
+def say(text: str, shown: str = "") -> int:
+    """Prints what a command has done, behind what it shows, which may have colours.
+
+    Returns the exit code: 1 where it cannot be written.
+    """
     try:
-        print(printable(text), flush=True)
+        print(shown + printable(text), flush=True)
     except OSError as error:
         # What is buffered would be tried once more, and complained of, when the program ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -223,7 +223,7 @@ TEST_F(TokenFiles, WithANoteKnowTheirFormatAndWhatCounts) {
 TEST_F(TokenFiles, ThatAreNotWhatTheirNoteSaysAreRefused) {
   write("c.bin", as_bytes<std::uint16_t>(counting(10)));
   write("c.bin.json", kNote);
-  expect_holds(refusal("c.bin"), "token file \"c.bin.mask\": cannot be read");
+  expect_holds(refusal("c.bin"), "says masked = true, and \"c.bin.mask\" is not there");
   write("c.bin.mask", "abc");
   expect_holds(refusal("c.bin"), "\"c.bin.mask\", byte 2: has 3 bytes; a mask of 10 tokens has 2");
   expect_holds(refusal("c.bin", {}, 256),

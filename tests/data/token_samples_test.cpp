@@ -186,6 +186,73 @@ TEST_F(Samples, OfTwoTokenizersAreRefused) {
   expect_holds(message_of([&] { TokenSamples samples(two); }), "were made by the tokenizer");
 }
 
+// A note of a corpus of `tokens` tokens; `more` are members of it.
+void write_note(const std::string& path, std::int64_t tokens, const std::string& more) {
+  write_file(path + ".json", R"({"penstock_corpus": 1, "token_bytes": 2, "vocabulary": 60000,
+      "end_of_text": 0, "tokenizer": "t", "tokenizer_hash": "x", "tokens": )" +
+                                 std::to_string(tokens) + more + "}");
+}
+
+// Eight samples of four tokens; by the mask, bit i of `counting` says whether any of sample i does.
+SampleOptions masked(SampleOptions options, unsigned counting) {
+  const std::string& path = options.sources[0].path;
+  std::string mask(5, '\0');
+  for (std::size_t i = 0; i < 8; ++i) {
+    const std::size_t bit = i * kLength + 3;
+    const unsigned value = (counting >> i & 1U) << bit % 8;
+    mask[bit / 8] = static_cast<char>(static_cast<unsigned char>(mask[bit / 8]) | value);
+  }
+  write_note(path, 33, R"(, "masked": true)");
+  write_file(path + ".mask", mask);
+  options.order = Order::AsInFiles;
+  options.validation = options.sources;
+  return options;
+}
+
+TEST_F(Samples, OfAStepInWhichNothingCountsAreFoundBeforeIt) {
+  const SampleOptions one = options({corpus("a.bin", 8)});
+  const auto step = [&](unsigned counting, std::int64_t steps, std::int64_t batch) {
+    return TokenSamples(masked(one, counting)).silent_step(steps, batch);
+  };
+  EXPECT_EQ(step(0b0000'0000, 1, 1), 0);
+  EXPECT_EQ(step(0b1111'1111, 100, 1), std::nullopt);
+  EXPECT_EQ(step(0b1111'0111, 3, 1), std::nullopt);
+  EXPECT_EQ(step(0b1111'0111, 4, 1), 4);
+  EXPECT_EQ(step(0b1111'0111, 100, 2), std::nullopt);
+  EXPECT_EQ(step(0b1100'1111, 100, 2), 3);
+  EXPECT_EQ(step(0b0000'0001, 100, 8), std::nullopt);
+  EXPECT_EQ(step(0b0000'0001, 100, 3), 2);
+  EXPECT_EQ(TokenSamples(options({corpus("b.bin", 8)})).silent_step(9, 1), std::nullopt);
+}
+
+TEST_F(Samples, ThatWerePackedHaveTheirLength) {
+  const SampleOptions one = options({corpus("a.bin", 10)});
+  EXPECT_FALSE(TokenSamples(one).is_packed());
+  write_note(one.sources[0].path, 41, R"(, "masked": false, "sample_tokens": 4)");
+  EXPECT_TRUE(TokenSamples(one).is_packed());
+  write_note(one.sources[0].path, 41, R"(, "masked": false, "sample_tokens": 8)");
+  expect_holds(message_of([&] { TokenSamples samples(one); }),
+               "packed with 8 tokens each, and model.sequence_length is 4");
+  write_note(one.sources[0].path, 41, R"(, "masked": false, "sample_tokens": 0)");
+  expect_holds(message_of([&] { TokenSamples samples(one); }), "sample_tokens = 0: must be an");
+}
+
+TEST_F(Samples, AreInTwoPartsWhereAFolderNamesThem) {
+  std::filesystem::create_directory(folder_.file("d"));
+  corpus("d/train.bin", 10);
+  EXPECT_FALSE(two_parts(folder_.file("d")));
+  corpus("d/val.bin", 10);
+  write_file(folder_.file("d/input.txt"), "text");
+  const std::optional<TwoParts> parts = two_parts(folder_.file("d"));
+  ASSERT_TRUE(parts);
+  EXPECT_EQ(parts->training, folder_.file("d/train.bin"));
+  EXPECT_EQ(parts->validation, folder_.file("d/val.bin"));
+  EXPECT_FALSE(parts->letters);
+  write_file(folder_.file("d/meta.pkl"), "p");
+  EXPECT_EQ(two_parts(folder_.file("d"))->letters, folder_.file("d/meta.pkl"));
+  EXPECT_FALSE(two_parts(folder_.file("d/train.bin")));
+}
+
 TEST(LooksLikeTokens, IsWhatTheNamesSay) {
   const TemporaryFolder folder;
   EXPECT_TRUE(looks_like_tokens("a.bin"));

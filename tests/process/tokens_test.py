@@ -213,6 +213,49 @@ class Tokens(ProcessTest):
         self.assertFalse((self.folder / "run" / "sample.txt").exists())
         self.assert_code(self.run_words(PENSTOCK, "memory", config), 0)
 
+    def folder_of_nanogpt(self, name: str) -> Path:
+        """Its two token files, and what its preparation leaves beside them."""
+        folder = self.folder / name
+        folder.mkdir()
+        write_tokens(folder / "train.bin", 2000, 5)
+        write_tokens(folder / "val.bin", 16 * 9 + 1, 6)
+        (folder / "input.txt").write_text("First Citizen:\n" * 40)
+        (folder / "prepare.py").write_text("import os\n" * 40)
+        return folder
+
+    def test_a_folder_of_nanogpt_is_trained_on_as_it_lies(self) -> None:
+        folder = self.folder_of_nanogpt("letters")
+        (folder / "meta.pkl").write_bytes(b"\x80\x04}.")
+        mesh = {"pipe": 1, "data": 1}
+        raw = {"format": "uint16", "validation": str(folder / "val.bin")}
+        named = self.token_config(
+            "n.json", data={"path": str(folder / "train.bin"), **raw}, mesh=mesh
+        )
+        whole = self.token_config(data={"path": str(folder)}, mesh=mesh)
+        result = self.train(whole, "--run", "run")
+        self.assert_code(result, 0)
+        self.assertIn("2000 tokens, 124 samples to train on, 9 to validate", result.err)
+        self.assertEqual(losses(self.folder / "run"), self.course(named, "named"))
+        result = self.run_words(PENSTOCK, "train", whole, "--set", "data.format=text", "--run", "t")
+        self.assertIn("bytes of validation text in 3 files", result.err)
+
+    def test_a_step_in_which_nothing_counts_is_found_before_the_first(self) -> None:
+        path = write_tokens(self.folder / "t.bin", 16 * 40 + 1, 5)
+        write_note(path, 16 * 40 + 1, masked=True)
+        bits = bytearray(16 * 40 // 8 + 1)
+        self.refuse(r"exist|not there", data={"path": str(path)})
+        mask = Path(f"{path}.mask")
+        mask.write_bytes(bits)
+        data = {"path": str(path), "shuffle": False}
+        self.refuse(r"no token of the samples to train on counts", data=data)
+        bits[: 16 * 2 * BATCH // 8] = b"\xff" * (16 * 2 * BATCH // 8)
+        mask.write_bytes(bits)
+        held = str(write_tokens(self.folder / "held.bin", 16 * 9 + 1, 6))
+        write_note(Path(held), 16 * 9 + 1)
+        data["validation"] = held
+        self.refuse(r"no token of any sample of step 3 counts", data=data)
+        self.assertFalse((self.folder / "run" / "metrics.jsonl").exists())
+
 
 if __name__ == "__main__":
     unittest.main()

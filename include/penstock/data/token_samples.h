@@ -55,6 +55,11 @@ class TokenSamples {
     return sources_[static_cast<std::size_t>(source)].training_samples;
   }
   std::int64_t validation_samples() const { return validation_samples_; }
+  // Whether samples of a source were packed: documents begin and end within them.
+  bool is_packed() const;
+  // The first step, from 1, of which no target counts by the masks; 0: none of any sample to train
+  // on does.  Reads all masks.  Throws: ConfigError for one that cannot be read.
+  std::optional<std::int64_t> silent_step(std::int64_t steps, std::int64_t batch_size) const;
 
   // Facts by which ranks see whether they have the same samples.  Reads a part of each file
   // (TokenFile::fingerprint).
@@ -67,6 +72,12 @@ class TokenSamples {
     TokenSource tokens;
     std::int64_t training_samples;
   };
+  struct Place {
+    std::int64_t source;
+    std::int64_t sample;
+  };
+  Place place(std::int64_t number) const;
+  std::vector<std::vector<bool>> silent_samples() const;
   std::vector<Source> sources_;
   std::vector<TokenSource> validation_;
   std::int64_t validation_samples_ = 0;

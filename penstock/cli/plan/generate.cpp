@@ -22,6 +22,7 @@ using Tokens = std::vector<std::int64_t>;
 struct GenerateCommand {
   TrainCommand ranks;                 // Its `config` is the folder of a model.
   std::optional<std::string> prompt;  // Text, in place of tokens.
+  bool is_chat = false;               // A user says the prompt.
   Generation generation;
   bool json = false;
 };
@@ -34,6 +35,9 @@ void declare_generate(CLI::App& app, GenerateCommand& command) {
       ->type_name("FOLDER");
   CLI::Option* const prompt = app.add_option(
       "--prompt", command.prompt, "text to go on from; takes Python, and the folder's tokenizer");
+  app.add_flag("--chat", command.is_chat,
+               "the prompt is what a user says, by the folder's chat template; prints the answer")
+      ->needs(prompt);
   declare_generation(app, command.generation)->excludes(prompt);
   declare_key(app, command.ranks.overrides, "--pipe", "mesh.pipe",
               "N: ranks, each with a stage of the model (1)");
@@ -44,6 +48,7 @@ void declare_generate(CLI::App& app, GenerateCommand& command) {
       "It ends behind a token that ends a text, by the folder's generation_config.json.\n"
       "Examples:\n"
       "  penstock generate SmolLM2-135M --prompt \"The capital of France is\"\n"
+      "  penstock generate SmolLM2-135M-Instruct --chat --prompt \"Who are you?\"\n"
       "  penstock generate tuned --tokens 504,3575,282 --max-tokens 20 --pipe 2\n"
       "  penstock generate tuned --prompt \"def main(\" --temperature 0.8 --top-p 0.9 --seed 1");
 }
@@ -54,7 +59,8 @@ Tokens prompt_of(const GenerateCommand& command) {
     throw ConfigError("generate: nothing to go on from",
                       {"give --prompt TEXT, or --tokens N,N with tokens' numbers"});
   }
-  Tokens tokens = tokens_of(*command.prompt, command.ranks.config, kWithoutPython);
+  const auto encode = command.is_chat ? chat_tokens_of : tokens_of;
+  Tokens tokens = encode(*command.prompt, command.ranks.config, kWithoutPython);
   if (!tokens.empty()) return tokens;
   throw ConfigError(str("generate: the prompt ", in_quotes(*command.prompt), " has no tokens"));
 }
@@ -91,6 +97,7 @@ Tokens read_tokens(int file) {
 
 std::string as_text(const GenerateCommand& command, Tokens prompt, const Tokens& tokens) {
   if (!command.prompt) return join(tokens, ",") + "\n";
+  if (command.is_chat) prompt.clear();
   prompt.insert(prompt.end(), tokens.begin(), tokens.end());
   return text_of(prompt, command.ranks.config, kWithoutPython) + "\n";
 }

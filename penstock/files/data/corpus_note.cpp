@@ -45,6 +45,7 @@ class Members {
   }
 
   bool is_null(const char* key) const { return get(key).is_null(); }
+  bool has(const char* key) const { return json::find(*object_, key) != nullptr; }
 
   // What a program of another version wrote may change how the tokens are read.
   void refuse_unread() const {
@@ -92,6 +93,9 @@ CorpusNote parse_note(std::string_view text, const std::string& name) {
   if (note.token_bytes == 3) members.refuse("token_bytes = 3: must be 2 or 4");
   if (!members.is_null("end_of_text")) {
     note.end_of_text = members.integer("end_of_text", 0, note.vocabulary - 1);
+  }
+  if (members.has("sample_tokens")) {
+    note.sample_tokens = members.integer("sample_tokens", 1, note.tokens);
   }
   members.refuse_unread();
   return note;

@@ -19,6 +19,7 @@ struct CorpusNote {
   std::string tokenizer;                    // Its name, for people.
   std::string tokenizer_hash;  // Hash of its tokenizer.json: the same hash, the same tokenizer.
   bool masked = false;         // Whether PATH.bin.mask says which tokens count.
+  std::optional<std::int64_t> sample_tokens = {};  // Tokens of each sample, where they are packed.
 
   friend bool operator==(const CorpusNote&, const CorpusNote&) = default;
 };

@@ -31,6 +31,14 @@ void refuse_lone_mask(const std::string& path, const std::optional<CorpusNote>& 
 }
 
 DataFile open_mask(const std::string& path, std::int64_t tokens) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(mask_path(path), ignored)) {
+    throw ConfigError(
+        str("token file ", quoted_path(path), ": ", quoted_path(note_path(path)),
+            " says masked = true, and ", quoted_path(mask_path(path)), " is not there"),
+        {"a corpus is these files together: copy the mask, too; it says which tokens "
+         "count"});
+  }
   DataFile mask(mask_path(path));
   const std::int64_t bytes = (tokens + 7) / 8;
   if (mask.size() != bytes) {
@@ -93,21 +101,33 @@ void TokenFile::read(std::int64_t first, std::span<std::int64_t> out) const {
   }
 }
 
-void TokenFile::leave_out(std::int64_t first, std::span<std::int64_t> targets) const {
+std::vector<bool> TokenFile::counting(std::int64_t first, std::int64_t count) const {
   const std::int64_t first_byte = first / 8;
-  const std::int64_t end_byte = (first + std::ssize(targets) + 7) / 8;
+  const std::int64_t end_byte = (first + count + 7) / 8;
   std::vector<std::uint8_t> bits(static_cast<std::size_t>(end_byte - first_byte));
   mask_->read(first_byte, std::as_writable_bytes(std::span(bits)));
-  for (std::int64_t i = 0; i < std::ssize(targets); ++i) {
-    const std::int64_t bit = first + i;
+  std::vector<bool> counts(static_cast<std::size_t>(count));
+  for (std::int64_t bit = first; bit < first + count; ++bit) {
     const unsigned byte = bits[static_cast<std::size_t>(bit / 8 - first_byte)];
-    if (((byte >> (bit % 8)) & 1U) == 0) targets[static_cast<std::size_t>(i)] = kIgnoredTarget;
+    counts[static_cast<std::size_t>(bit - first)] = ((byte >> (bit % 8)) & 1U) != 0;
   }
+  return counts;
+}
+
+bool TokenFile::any_counts(std::int64_t first, std::int64_t count) const {
+  PENSTOCK_CHECK(first >= 0 && count <= tokens() - first, first, " + ", count);
+  if (!mask_) return true;
+  const std::vector<bool> counts = counting(first, count);
+  return std::ranges::find(counts, true) != counts.end();
 }
 
 void TokenFile::read_targets(std::int64_t first, std::span<std::int64_t> out) const {
   read(first, out);
-  if (mask_ && !out.empty()) leave_out(first, out);
+  if (!mask_ || out.empty()) return;
+  const std::vector<bool> counts = counting(first, std::ssize(out));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!counts[i]) out[i] = kIgnoredTarget;
+  }
 }
 
 std::string TokenFile::fingerprint() const {

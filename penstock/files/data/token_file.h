@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "penstock/core/ignored_target.h"
 #include "penstock/files/data/corpus_note.h"
@@ -34,6 +35,9 @@ class TokenFile {
   // The same as targets: kIgnoredTarget in place of those that the mask leaves out.
   void read_targets(std::int64_t first, std::span<std::int64_t> out) const;
 
+  // Whether the mask lets any of these tokens count.  REQUIRES: the file has them.
+  bool any_counts(std::int64_t first, std::int64_t count) const;
+
   // Fingerprint of the tokens, their number and the mask, the same for all formats.  It covers all
   // tokens up to 128 Ki of them, else as many in blocks that are spread evenly, the ends included.
   // Throws: as read().
@@ -42,7 +46,8 @@ class TokenFile {
  private:
   template <class T>
   void decode(std::int64_t first, std::span<std::int64_t> out) const;
-  void leave_out(std::int64_t first, std::span<std::int64_t> targets) const;
+  // The mask of these tokens: whether each counts.
+  std::vector<bool> counting(std::int64_t first, std::int64_t count) const;
 
   DataFile file_;
   std::int64_t vocabulary_;

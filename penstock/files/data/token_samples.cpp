@@ -52,8 +52,7 @@ TokenSamples::TokenSamples(const SampleOptions& options)
   require_one_tokenizer(all, options.tokenizer);
 }
 
-void TokenSamples::training(std::int64_t number, std::span<std::int64_t> inputs,
-                            std::span<std::int64_t> targets) const {
+TokenSamples::Place TokenSamples::place(std::int64_t number) const {
   const auto [index, ordinal] = mixture_.place(number);
   const Source& source = sources_[static_cast<std::size_t>(index)];
   std::int64_t sample = ordinal % source.training_samples;
@@ -62,7 +61,49 @@ void TokenSamples::training(std::int64_t number, std::span<std::int64_t> inputs,
     const std::uint64_t key = mix(mix(mix(seed_) ^ static_cast<std::uint64_t>(index)) ^ epoch);
     sample = Permutation(source.training_samples, key).at(sample);
   }
-  source.tokens.read(sample, inputs, targets);
+  return {.source = index, .sample = sample};
+}
+
+void TokenSamples::training(std::int64_t number, std::span<std::int64_t> inputs,
+                            std::span<std::int64_t> targets) const {
+  const auto [source, sample] = place(number);
+  sources_[static_cast<std::size_t>(source)].tokens.read(sample, inputs, targets);
+}
+
+bool TokenSamples::is_packed() const {
+  return std::ranges::any_of(sources_, [](const Source& each) { return each.tokens.is_packed(); });
+}
+
+// Samples to train on that have no target that counts, by source.
+std::vector<std::vector<bool>> TokenSamples::silent_samples() const {
+  std::vector<std::vector<bool>> silent;
+  for (const Source& source : sources_) {
+    silent.emplace_back(static_cast<std::size_t>(source.training_samples));
+    for (std::int64_t i = 0; source.tokens.is_masked() && i < source.training_samples; ++i) {
+      silent.back()[static_cast<std::size_t>(i)] = !source.tokens.any_counts(i);
+    }
+  }
+  return silent;
+}
+
+std::optional<std::int64_t> TokenSamples::silent_step(std::int64_t steps,
+                                                      std::int64_t batch_size) const {
+  const std::vector<std::vector<bool>> silent = silent_samples();
+  const auto all = [](const std::vector<bool>& of) { return std::ranges::count(of, false) == 0; };
+  const auto none = [](const std::vector<bool>& of) { return std::ranges::count(of, true) == 0; };
+  if (std::ranges::all_of(silent, all)) return 0;
+  if (std::ranges::all_of(silent, none)) return {};
+  const auto is_silent = [&](std::int64_t number) {
+    const auto [source, sample] = place(number);
+    return silent[static_cast<std::size_t>(source)][static_cast<std::size_t>(sample)] == true;
+  };
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    std::int64_t number = (step - 1) * batch_size;
+    const std::int64_t end = number + batch_size;
+    while (number < end && is_silent(number)) ++number;
+    if (number == end) return step;
+  }
+  return {};
 }
 
 void TokenSamples::validation(std::int64_t number, std::span<std::int64_t> inputs,

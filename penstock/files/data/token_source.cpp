@@ -74,7 +74,31 @@ std::vector<std::string> files_of(const std::string& path) {
   return files;
 }
 
+// Samples of another length would begin and end in the middle of documents.
+void refuse_other_length(const TokenFile& file, std::int64_t sequence_length) {
+  if (!file.note() || file.note()->sample_tokens.value_or(sequence_length) == sequence_length) {
+    return;
+  }
+  const std::int64_t packed = *file.note()->sample_tokens;
+  throw ConfigError(str("token file ", quoted_path(file.path()), ": its samples were packed with ",
+                        packed, " tokens each, and model.sequence_length is ", sequence_length),
+                    {str("set model.sequence_length to ", packed, ", or pack again with --length ",
+                         sequence_length)});
+}
+
 }  // namespace
+
+std::optional<TwoParts> two_parts(const std::string& folder) {
+  const fs::path root(folder);
+  std::error_code ignored;
+  const auto is_there = [&](const fs::path& path) { return fs::is_regular_file(path, ignored); };
+  if (!is_there(root / "train.bin") || !is_there(root / "val.bin")) return {};
+  TwoParts parts{.training = (root / "train.bin").string(),
+                 .validation = (root / "val.bin").string(),
+                 .letters = {}};
+  if (is_there(root / "meta.pkl")) parts.letters = (root / "meta.pkl").string();
+  return parts;
+}
 
 bool looks_like_tokens(const std::string& path) {
   const fs::path as_path(path);
@@ -109,6 +133,7 @@ TokenSource::TokenSource(const SourceOptions& options, std::int64_t vocabulary,
   std::int64_t samples = 0;
   for (const std::string& path : files_of(options.path)) {
     files_.emplace_back(path, options.format, vocabulary);
+    refuse_other_length(files_.back(), sequence_length);
     samples += std::max<std::int64_t>(files_.back().tokens() - 1, 0) / sequence_length;
     end_.push_back(samples);
   }
@@ -127,12 +152,32 @@ std::int64_t TokenSource::tokens() const {
 
 void TokenSource::read(std::int64_t sample, std::span<std::int64_t> inputs,
                        std::span<std::int64_t> targets) const {
+  const auto [file, first] = place(sample);
+  file.read(first, inputs);
+  file.read_targets(first + 1, targets);
+}
+
+TokenSource::Place TokenSource::place(std::int64_t sample) const {
   PENSTOCK_CHECK(sample >= 0 && sample < samples(), sample, " of ", samples());
   const auto file = std::ranges::upper_bound(end_, sample) - end_.begin();
   const std::int64_t before = file == 0 ? 0 : end_[static_cast<std::size_t>(file - 1)];
-  const std::int64_t first = (sample - before) * sequence_length_;
-  files_[static_cast<std::size_t>(file)].read(first, inputs);
-  files_[static_cast<std::size_t>(file)].read_targets(first + 1, targets);
+  return {.file = files_[static_cast<std::size_t>(file)],
+          .first = (sample - before) * sequence_length_};
+}
+
+bool TokenSource::any_counts(std::int64_t sample) const {
+  const auto [file, first] = place(sample);
+  return file.any_counts(first + 1, sequence_length_);
+}
+
+bool TokenSource::is_masked() const {
+  return std::ranges::any_of(
+      files_, [](const TokenFile& file) { return file.note() && file.note()->masked; });
+}
+
+bool TokenSource::is_packed() const {
+  return std::ranges::any_of(
+      files_, [](const TokenFile& file) { return file.note() && file.note()->sample_tokens; });
 }
 
 std::string TokenSource::fingerprint() const {

@@ -28,6 +28,14 @@ struct SourceOptions {
 // or a folder that holds such files and, hidden ones and notes aside, nothing else.
 bool looks_like_tokens(const std::string& path);
 
+// A folder of nanoGPT's: train.bin and val.bin, beside what else there is.
+struct TwoParts {
+  std::string training;
+  std::string validation;
+  std::optional<std::string> letters;  // The path of meta.pkl: tokens are letters of its own.
+};
+std::optional<TwoParts> two_parts(const std::string& folder);
+
 // The names of a folder's token files, also beside others; none of what is no folder.
 std::vector<std::string> tokens_among_texts(const std::string& folder);
 
@@ -48,6 +56,12 @@ class TokenSource {
   void read(std::int64_t sample, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const;
 
+  // Whether any target of a sample counts, by the mask.  REQUIRES: as read().
+  bool any_counts(std::int64_t sample) const;
+  bool is_masked() const;
+  // Whether samples were packed: documents begin and end within them.
+  bool is_packed() const;
+
   // Fingerprint of all files in their order.
   std::string fingerprint() const;
   // The tokenizers that made the files, each once, as far as notes say.
@@ -57,6 +71,12 @@ class TokenSource {
   std::set<std::optional<std::int64_t>> document_ends() const;
 
  private:
+  struct Place {
+    const TokenFile& file;
+    std::int64_t first;  // Token.
+  };
+  Place place(std::int64_t sample) const;
+
   std::string path_;
   std::int64_t sequence_length_;
   std::vector<TokenFile> files_;

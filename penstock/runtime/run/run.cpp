@@ -110,6 +110,7 @@ class Run {
     const Phase reading(progress_, "reading data", Files::Used);
     const auto advanced = [this] { progress_.advance(); };
     data_ = open_data(config_, trained_.model(), trained_.batch_size(), advanced);
+    check_training(*data_, config_.run.steps);
     check_validation(*data_, config_.run.eval_batches, advanced);
     samples_.emplace(config_, trained_.model(), *data_, hooks_, [this](const std::string& text) {
       record_.end_line();

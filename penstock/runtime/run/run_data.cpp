@@ -26,6 +26,7 @@ class TextOfRun : public RunData {
   Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
     return text_.validation(batch, first, count, sequence_length_);
   }
+  std::optional<std::int64_t> silent_step(std::int64_t /*steps*/) const override { return {}; }
   double validation_weight(std::int64_t /*batch*/) const override { return 1; }
   train::LossScale loss_scale() const override { return train::LossScale::samples(); }
   train::Facts facts() const override { return text_.facts(); }
@@ -62,13 +63,21 @@ class TokensOfRun : public RunData {
   Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
     return batch_of(&data::TokenSamples::validation, batch * batch_size_ + first, count);
   }
+  std::optional<std::int64_t> silent_step(std::int64_t steps) const override {
+    return samples_.silent_step(steps, batch_size_);
+  }
   double validation_weight(std::int64_t batch) const override {
     return loss_scale().weight(static_cast<double>(batch_size_),
                                validation(batch, 0, batch_size_).target);
   }
   train::LossScale loss_scale() const override { return train::LossScale::tokens(); }
   train::Facts facts() const override { return samples_.facts(); }
-  std::string summary() const override { return samples_.summary(); }
+  std::string summary() const override {
+    const bool mixes = samples_.is_packed() && !document_end_;
+    return str(
+        samples_.summary(),
+        mixes ? "; packed documents see those before them (data.attend_across_documents)" : "");
+  }
   bool is_text() const override { return false; }
   std::vector<std::int64_t> prompt(std::int64_t length) const override {
     const at::Tensor sample = validation(0, 0, 1).input[0];
@@ -119,9 +128,25 @@ std::optional<data::TokenFormat> make_format(config::DataFormat format) {
 }
 
 bool names_tokens(const config::DataConfig& data) {
-  if (!data.sources.empty()) return true;
+  if (!data.sources.empty() || two_parts(data)) return true;
   if (data.format != config::DataFormat::Auto) return data.format != config::DataFormat::Text;
   return !data.path.empty() && data::looks_like_tokens(data.path);
+}
+
+// Plain tokens of nanoGPT's, unless a note says what they are.
+data::SourceOptions part_of(const config::DataConfig& data, const std::string& path) {
+  std::optional<data::TokenFormat> format = make_format(data.format);
+  if (!format && !data::read_note(path)) format = data::TokenFormat::Uint16;
+  return {.path = path, .format = format};
+}
+
+// Tokens that are letters mean nothing to a model with a tokenizer.
+void refuse_letters(const data::TwoParts& parts, const Model& model) {
+  if (!parts.letters || !model.tokenizer) return;
+  throw ConfigError(str(quoted_path(*parts.letters), ": says that tokens are letters of its own, ",
+                        "and the model has the tokenizer ", in_quotes(model.tokenizer->name)),
+                    {"make tokens with that: python -m penstock.tokenize --tokenizer DIR input.txt",
+                     "or train a model of penstock's own (model.type = \"gpt\")"});
 }
 
 data::SampleOptions sample_options(const config::Config& config, const Model& model) {
@@ -133,7 +158,10 @@ data::SampleOptions sample_options(const config::Config& config, const Model& mo
       .seed = config.seed,
       .order = data.shuffle ? data::Order::Shuffled : data::Order::AsInFiles,
       .tokenizer = model.tokenizer};
-  if (!data.validation.empty()) {
+  if (const auto parts = two_parts(data)) {
+    refuse_letters(*parts, model);
+    options.validation.push_back(part_of(data, parts->validation));
+  } else if (!data.validation.empty()) {
     options.validation.push_back({.path = data.validation, .format = make_format(data.format)});
   }
   return options;
@@ -182,7 +210,14 @@ std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vo
 
 }  // namespace
 
+std::optional<data::TwoParts> two_parts(const config::DataConfig& data) {
+  const bool asks = data.sources.empty() && data.validation.empty() && !data.path.empty();
+  if (!asks || data.format == config::DataFormat::Text) return {};
+  return data::two_parts(data.path);
+}
+
 std::vector<data::SourceOptions> token_sources(const config::DataConfig& data) {
+  if (const auto parts = two_parts(data)) return {part_of(data, parts->training)};
   if (!names_tokens(data)) return {};
   if (data.path.empty() && data.sources.empty()) {
     throw ConfigError(

@@ -30,6 +30,8 @@ class RunData {
   virtual Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const = 0;
   // Samples of validation batch `batch`; the same in every run.
   virtual Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const = 0;
+  // The first of so many steps in which no target counts by a mask; 0: none of any sample does.
+  virtual std::optional<std::int64_t> silent_step(std::int64_t steps) const = 0;
   // What the loss of a whole validation batch weighs among the others': the tokens that count, or 1
   // where all do.
   virtual double validation_weight(std::int64_t batch) const = 0;
@@ -47,8 +49,12 @@ class RunData {
 };
 
 // The token files that `data` of the configuration names; none where it names text.
+// Of a folder of two parts (TwoParts) it is the one to train on.
 // Throws: ConfigError where its format is one of tokens, and it names no file.
 std::vector<data::SourceOptions> token_sources(const config::DataConfig& data);
+
+// The parts of data.path, where it is a folder of two, and data.validation names no other.
+std::optional<data::TwoParts> two_parts(const config::DataConfig& data);
 
 // What `data` of the configuration names, for that model.  `batch_size`: that of a step, all
 // replicas.  `advanced` is called after each file.

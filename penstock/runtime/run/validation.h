@@ -1,4 +1,4 @@
-// The loss over a run's validation batches.
+// The loss over a run's validation batches, and whether there will be any.
 //
 // run.h asks for it every run.eval_interval steps, and behind the last.  Knows no files.
 #pragma once
@@ -14,6 +14,10 @@ namespace penstock::run {
 // Throws: ConfigError where no token of the batches counts.
 void check_validation(const RunData& data, std::int64_t batches,
                       const std::function<void()>& advanced);
+
+// Reads the masks of so many steps.
+// Throws: ConfigError where no token of a step counts.
+void check_training(const RunData& data, std::int64_t steps);
 
 // The mean over all tokens that count.  Collective over all ranks.
 // REQUIRES: there are batches, and check_validation() has found them good.

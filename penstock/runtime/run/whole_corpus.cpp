@@ -21,6 +21,12 @@ std::span<std::int64_t> values_of(const at::Tensor& row) {
 
 WholeCorpus::WholeCorpus(const config::Config& config, const Model& model)
     : sequence_length_(config.model.sequence_length), document_end_(model.document_end) {
+  if (const auto parts = two_parts(config.data)) {
+    throw ConfigError(
+        str("evaluate: data path ", quoted_path(config.data.path), " has two parts: which?"),
+        {str("name one: --data ", quoted_path(parts->validation)),
+         "of nanoGPT's, say the type, too: --set data.format=uint16"});
+  }
   for (const data::SourceOptions& source : token_sources(config.data)) {
     sources_.emplace_back(source, model.vocabulary, sequence_length_);
     samples_ += sources_.back().samples();

@@ -69,8 +69,17 @@ class CorpusWriter:
     CheckpointError where another process writes it, or has its folder alone.
     """
 
-    def __init__(self, path: Path, encoder: Encoder, *, is_masked: bool, replaces: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        encoder: Encoder,
+        *,
+        is_masked: bool,
+        replaces: bool,
+        sample_tokens: int | None = None,
+    ) -> None:
         self._path = path
+        self._sample_tokens = sample_tokens
         self._note_path = path.with_name(path.name + ".json")
         self._mask_path = path.with_name(path.name + ".mask")
         self._encoder = encoder
@@ -155,6 +164,8 @@ class CorpusWriter:
             "tokenizer_hash": encoder.hash,
             "masked": self._mask is not None,
         }
+        if self._sample_tokens is not None:
+            values["sample_tokens"] = self._sample_tokens
         return json.dumps(values, indent=2) + "\n"
 
 

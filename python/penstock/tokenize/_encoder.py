@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import re
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from penstock._foreign_files import read_foreign
 from penstock.errors import ConfigError
-from penstock.tokenize._chat_keys import check_contents, check_messages
+from penstock.tokenize._chat_keys import check_messages, check_tools, plain_contents
+from penstock.tokenize._chats import Chat, Completion
+from penstock.tokenize._special_texts import SpecialTexts
+from penstock.tokenize._template import Template
 from penstock.tokenize._tokenizer_config import TokenizerConfig
 
 
@@ -31,7 +36,7 @@ class Encoder:
         end_of_text: str | None,
         adds_special_tokens: bool,
         is_for_chats: bool,
-        passed_over: Collection[str] = (),
+        types_special_tokens: bool = False,
     ) -> None:
         try:
             tokenizers = importlib.import_module("tokenizers")
@@ -55,14 +60,20 @@ class Encoder:
         self._tokenizer.no_padding()
         config = TokenizerConfig(folder)
         config.check(self._tokenizer, adds_special_tokens=adds_special_tokens)
-        self._passed_over = frozenset(passed_over)
         self._adds_special_tokens = adds_special_tokens
-        self._chats = _transformers_tokenizer(folder) if is_for_chats else None
+        self._types_special_tokens = types_special_tokens
+        self._specials = SpecialTexts(self._tokenizer)
+        self._template = None
+        if is_for_chats:
+            self._template = Template(_transformers_tokenizer(folder), self._specials.texts)
+        self.cut_contents = 0  # Messages of which the template leaves something out.
         self.name = folder.resolve().name
         self.hash = hashlib.sha256(content).hexdigest()
         self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         self.token_bytes = 2 if self.vocabulary <= 1 << 16 else 4
         self.end_of_text = self._id_of_end(folder, config, end_of_text)
+        if end_of_text is None and is_for_chats:
+            self.end_of_text = self._end_of_chats(config, self.end_of_text)
 
     def _id_of_end(self, folder: Path, config: TokenizerConfig, given: str | None) -> int | None:
         token = config.token("eos_token") if given is None else given
@@ -77,6 +88,36 @@ class Encoder:
         if number is None:
             raise ConfigError(f"{folder}: its vocabulary has no end-of-text token {token!r}")
         return int(number)
+
+    def _end_of_chats(self, config: TokenizerConfig, end: int | None) -> int | None:
+        """The end of a text, or, where the template ends turns with it, a token that it lacks.
+
+        None, where the tokenizer has none to spare.
+        """
+        assert self._template is not None
+        roles = ("user", "assistant", "user", "assistant")
+        chat = Chat("", [{"role": role, "content": "a"} for role in roles])
+        text = self._template.or_none(chat)
+        used = self._tokenizer.encode(text or "", add_special_tokens=False).ids
+        if end not in used[:-1]:
+            return end
+        specials = self._specials.numbers()
+        named = [config.token("pad_token"), config.token("unk_token")]
+        spare = [text for text in specials.values() if re.search("reserved|unused|extra", text)]
+        for token in [*named, *spare, *specials.values()]:
+            number = None if token is None else self._tokenizer.token_to_id(token)
+            if number in specials and number not in used:
+                return int(number)
+        return None
+
+    @property
+    def end(self) -> str | None:
+        """The text of the token that ends documents."""
+        return None if self.end_of_text is None else self._tokenizer.id_to_token(self.end_of_text)
+
+    def decode_whole(self, tokens: list[int]) -> str:
+        """Their text, with special tokens."""
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
 
     def _ended(self, tokens: list[int]) -> list[int]:
         if not tokens or self.end_of_text is None or tokens[-1] == self.end_of_text:
@@ -102,58 +143,110 @@ class Encoder:
                 raise ConfigError(f"token {token}: the vocabulary has 0 to {self.vocabulary - 1}")
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
-    def encode_chat(
-        self, where: str, messages: list[dict[str, Any]], *, masks: bool
+    def encode_document(
+        self, document: Chat | Completion, *, masks: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """A chat by its template, and, with `masks`, which of its tokens the assistant writes.
+        """A chat by its template, or two texts; with `masks`, which tokens count.
 
-        Raises ConfigError for a key or a content that the template passes over.
+        Raises ConfigError for a key or a content that the template passes over, for what the
+        assistant wrote where that cannot be told, and for the token that ends documents within one.
         """
+        if isinstance(document, Chat) and self._template is None:
+            raise ConfigError(f"{document.where}: is of messages, and the first row is of texts")
+        if isinstance(document, Completion):
+            tokens, counts = self._completion(document)
+        else:
+            tokens, counts = self._chat(document, masks=masks)
+        if self.end_of_text in tokens[:-1]:
+            raise ConfigError(
+                f"{document.where}: has the token that ends documents, "
+                f"{self._tokenizer.id_to_token(self.end_of_text)!r}, before its end",
+                ('--end-of-text TOKEN ends documents with another one, "" with none',),
+            )
+        return tokens, counts if masks else None
 
-        def render(these: list[dict[str, Any]]) -> str:
-            return self._render(where, these)
+    def encode_question(self, text: str) -> list[int]:
+        """The tokens of a chat in which a user has said `text`, up to where the answer begins."""
+        assert self._template is not None
+        chat = Chat("the prompt", [{"role": "user", "content": text}])
+        asked = self._template.render(chat, prompts=True)
+        return self._encode_rendered(chat, asked, prompts=True)[0]
 
-        messages = check_messages(where, messages, render, self._passed_over)
-        check_contents(where, messages, render)
-        text = self._render(where, messages)
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        tokens = self._ended(encoding.ids)
+    def _completion(self, document: Completion) -> tuple[list[int], list[bool]]:
+        encoding = self._tokenizer.encode(
+            document.prompt + document.completion, add_special_tokens=self._adds_special_tokens
+        )
+        ids, begin = self._ended(encoding.ids), len(document.prompt)
+        counts = [end > begin for _, end in encoding.offsets]
+        return ids, counts + [True] * (len(ids) - len(counts))
+
+    def _chat(self, chat: Chat, *, masks: bool) -> tuple[list[int], list[bool]]:
+        assert self._template is not None
+        chat, text = self._checked(chat)
+        ids, offsets = self._encode_rendered(chat, text)
+        tokens = self._ended(ids)
         if not masks:
-            return tokens, None
-        written = self._written_by_assistant(where, messages, text)
-        counts = [written[begin] if begin < end else False for begin, end in encoding.offsets]
+            return tokens, []
+        changes = [0] * (len(text) + 1)
+        has_end = True
+        for written in self._template.written(chat, text):
+            changes[written.span.begin] += 1
+            changes[written.span.end] -= 1
+            has_end = written.has_end or written.number + 1 < len(chat.messages)
+            self.cut_contents += not written.is_whole
+        sums = [0, *accumulate(depth > 0 for depth in accumulate(changes))]
+        counts = [sums[end] > sums[begin] for begin, end in offsets]
         if len(tokens) > len(counts):  # The end of what the assistant says is its own.
-            counts.append(messages[-1]["role"] == "assistant")
+            counts.append(not has_end)
         return tokens, counts
 
-    def _written_by_assistant(
-        self, where: str, messages: list[dict[str, Any]], text: str
-    ) -> list[bool]:
-        """True of characters from behind the prompt for an answer to the end of that message."""
-        changes = [0] * (len(text) + 1)
-        for i, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            prompt = self._render(where, messages[:i], prompts=True) if i else ""
-            answered = self._render(where, messages[: i + 1])
-            if not (text.startswith(answered) and answered.startswith(prompt)):
-                raise ConfigError(
-                    f"{where}: the chat template writes message {i} in another way when more "
-                    "follow it, so what the assistant wrote cannot be told; use --train-on all"
-                )
-            changes[len(prompt)] += 1
-            changes[len(answered)] -= 1
-        return [depth > 0 for depth in accumulate(changes)]
+    def _checked(self, chat: Chat) -> tuple[Chat, str]:
+        """The chat as the template gets it, and its text."""
+        template = self._template
+        assert template is not None
 
-    def _render(self, where: str, messages: list[dict[str, Any]], *, prompts: bool = False) -> str:
-        assert self._chats is not None
-        try:
-            text = self._chats.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=prompts
-            )
-        except Exception as error:  # Templates raise what they like.
-            raise ConfigError(f"{where}: the chat template refuses it: {error}") from None
-        return str(text)
+        def render(messages: list[dict[str, Any]]) -> str | None:
+            return template.or_none(replace(chat, messages=messages))
+
+        chat = replace(chat, messages=plain_contents(chat.where, chat.messages, render))
+        text = template.render(chat)
+        if chat.tools is not None:
+            check_tools(chat.where, chat.tools, text, template.or_none(replace(chat, tools=None)))
+        check_messages(chat.where, chat.messages, text, render)
+        return chat, text
+
+    def _encode_rendered(
+        self, chat: Chat, text: str, *, prompts: bool = False
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Special tokens that somebody but the assistant typed are letters."""
+        assert self._template is not None
+        spans = []
+        for number, message in enumerate(chat.messages):
+            if self._types_special_tokens or message["role"] == "assistant":
+                continue
+            content = message["content"]
+            if not any(each in content for each in self._specials.texts):
+                continue
+            span = self._template.content_of(chat, text, number, prompts=prompts)
+            if span is None:
+                raise _refusal_of_typed(f"{chat.where}: message {number}")
+            spans.append(span)
+        typed = self._specials.typed(text, spans)
+        if not typed:
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            return encoding.ids, encoding.offsets
+        encoded = self._specials.encode(text, typed)
+        if encoded is None:
+            raise _refusal_of_typed(chat.where)
+        return encoded
+
+
+def _refusal_of_typed(where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: a text in it has the letters of a special token, which this tokenizer or chat "
+        "template cannot keep as letters",
+        ("--special-tokens-in-texts takes them for the token",),
+    )
 
 
 def _can_start_threads() -> bool:
