@@ -31,6 +31,7 @@ struct SharedLinearOptions {
   bool bias = true;
   std::int64_t unit = 1;    // Features that stay together, as those of a head do.
   std::int64_t copies = 1;  // Ranks in a row that have the same part; divides their number.
+  std::int64_t fused = 1;  // So many linears of equal size, whose outputs lie one behind the other.
 };
 
 // x W^T + b with a part of the outputs.
@@ -52,6 +53,8 @@ class RowLinear : public CutModule {
  public:
   // Throws: ConfigError for more ranks than units of inputs.
   RowLinear(const Making& making, const SharedLinearOptions& options);
+  // Takes [..., in] and gives [..., out].  REQUIRES: nobody shares it.
+  at::Tensor forward(const at::Tensor& x) const;
   // Takes [..., this rank's inputs] and gives a summand of [..., out].
   at::Tensor summand(const at::Tensor& x) const;
   at::Tensor add_bias(const at::Tensor& sum) const;

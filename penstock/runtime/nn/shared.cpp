@@ -34,7 +34,8 @@ std::optional<at::Tensor> if_there(const at::Tensor& bias) {
 }  // namespace
 
 ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& options) {
-  const partition::Along along{.unit = options.unit, .copies = options.copies};
+  const partition::Along along{
+      .unit = options.unit, .fused = options.fused, .copies = options.copies};
   weight_ = register_part("weight", making, {options.out, options.in}, along);
   fill_linear(weight_, cut_of(cuts(), "weight"), options.in);
   if (!options.bias) return;
@@ -53,6 +54,10 @@ RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
   if (!options.bias) return;
   bias_ = register_parameter("bias", making.parameter({options.out}));
   fill_linear(bias_, {}, options.in);
+}
+
+at::Tensor RowLinear::forward(const at::Tensor& x) const {
+  return at::linear(x, weight_, if_there(bias_));
 }
 
 at::Tensor RowLinear::summand(const at::Tensor& x) const { return at::linear(x, weight_); }
