@@ -26,8 +26,8 @@ std::vector<Box> boxes_in(const Sizes& shape) {
           longer.back().push_back({first, count});
         }
       }
-      for (const Runs& several : {Runs{0, 1, 2, 2}, Runs{1, 1, 2, 2}, Runs{0, 1, 3, 2},
-                                  Runs{1, 2, 2, 3}}) {
+      for (const Runs& several :
+           {Runs{0, 1, 2, 2}, Runs{1, 1, 2, 2}, Runs{0, 1, 3, 2}, Runs{1, 2, 2, 3}}) {
         if (several.end() > size) continue;
         longer.push_back(box);
         longer.back().push_back(several);

@@ -58,9 +58,8 @@ nn::DecoderOptions options_of_form(const std::string& form) {
   if (form.ends_with("Adapters")) {
     const char* const of_gpt2 = "c_attn|c_fc|c_proj";
     const char* const of_llama = "q_proj|k_proj|o_proj|gate_proj|down_proj";
-    options.adapter = nn::AdapterOptions{.rank = 3,
-                                         .targets = form.starts_with("Gpt2") ? of_gpt2 : of_llama,
-                                         .dropout = 0.0};
+    options.adapter = nn::AdapterOptions{
+        .rank = 3, .targets = form.starts_with("Gpt2") ? of_gpt2 : of_llama, .dropout = 0.0};
     options.adapter->alpha = 3.0;
   }
   return options;

@@ -24,7 +24,7 @@
 namespace penstock::nn {
 
 // A linear of a shared layer: first values are those of torch::nn::Linear, and each rank's part has
-// the bits that it has in the whole.
+// the bits that it has in the whole.  Where nobody shares it, outputs have the bits of that, too.
 struct SharedLinearOptions {
   std::int64_t in = 0;
   std::int64_t out = 0;

@@ -12,8 +12,8 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/counted.h"
-#include "penstock/core/text.h"
 #include "penstock/core/mesh/groups.h"
+#include "penstock/core/text.h"
 #include "penstock/hugging_face/folder.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/partition/partition.h"
@@ -34,8 +34,8 @@ using execute::Phase;
 
 constexpr std::int32_t kTag = 0;  // Messages between two stages keep their order.
 
-// The ranks that share a stage's layers: each has some heads, columns and rows, and has the keys and
-// values of its heads alone.
+// The ranks that share a stage's layers: each has some heads, columns and rows, and has the keys
+// and values of its heads alone.
 class SharingStage {
  public:
   // Collective over these ranks.

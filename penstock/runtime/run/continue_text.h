@@ -1,8 +1,8 @@
 // Tokens that a folder's model puts behind a prompt, on one rank of a run.
 //
-// cli/ calls it on every rank of `penstock generate`.  Each rank has the layers of one stage, or its
-// share of them, and the keys and values of the tokens so far for its heads.  One rank draws all
-// tokens.  Knows no text and no tokenizer.
+// cli/ calls it on every rank of `penstock generate`.  Each rank has the layers of one stage, or
+// its share of them, and the keys and values of the tokens so far for its heads.  One rank draws
+// all tokens.  Knows no text and no tokenizer.
 #pragma once
 #include <c10/core/Device.h>
 
