@@ -31,7 +31,8 @@ struct SharedLinearOptions {
   bool bias = true;
   std::int64_t unit = 1;    // Features that stay together, as those of a head do.
   std::int64_t copies = 1;  // Ranks in a row that have the same part; divides their number.
-  std::int64_t fused = 1;  // So many linears of equal size, whose outputs lie one behind the other.
+  // Number of linears of equal size in a ColumnLinear, whose outputs lie one behind the other.
+  std::int64_t fused = 1;
 };
 
 // x W^T + b with a part of the outputs.

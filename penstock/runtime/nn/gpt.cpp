@@ -203,7 +203,7 @@ class FeedForward : public torch::nn::Module {
     return drop_->forward(c_proj_->forward(at::gelu(c_fc_->forward(x), "tanh")));
   }
 
-  // As those of Attention.
+  // The same as those of Attention.
   at::Tensor summand(const at::Tensor& x) {
     return c_proj_->summand(at::gelu(c_fc_->forward(x), "tanh"));
   }

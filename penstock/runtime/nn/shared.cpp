@@ -26,7 +26,7 @@ void fill_linear(const at::Tensor& part, const partition::Cut& cut, std::int64_t
   fill(part, cut, [bound](at::Tensor& whole) { whole.uniform_(-bound, bound); });
 }
 
-// With the bits of torch::nn::Linear, which adds the bias behind the product.
+// x W^T + b with the bits of torch::nn::Linear, which adds the bias behind the product.
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   return torch::nn::functional::linear(x, weight, bias);
 }

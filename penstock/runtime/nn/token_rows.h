@@ -34,7 +34,7 @@ class TableOfRows : public CutModule {
   TableOfRows(const Making& making, RowsOf what, std::int64_t rows, std::int64_t width);
   // The rows of these numbers.  REQUIRES: all rows are here.
   at::Tensor forward(const at::Tensor& numbers) const;
-  // Those that are here, and zeros for others.
+  // The same of rows that are here, and zeros for others.
   // Throws: Error for a number that has no row.
   at::Tensor summand(const at::Tensor& numbers) const;
 
