@@ -144,6 +144,21 @@ TEST(Making, PartsOfFusedOnesAreTakenAndSet) {
   EXPECT_TRUE(same_bits(again, whole));
 }
 
+TEST(Making, AProjectionThatFusesOtherSizesIsNotShared) {
+  DecoderOptions options{.form = DecoderForm::Gpt2, .heads = 4, .kv_heads = 2};
+  const auto refusal = [&](std::int64_t of) {
+    const LayerSpec block = decoder_layers(options)[1];
+    return message_of([&] { build(block, 1, 1, {.share = {.index = 0, .of = of}}); });
+  };
+  EXPECT_EQ(refusal(1), "no error");
+  EXPECT_EQ(refusal(2),
+            "the function that makes layer \"transformer.h.0\": mesh.tensor = 2: c_attn of 4 heads "
+            "of queries and 2 of keys and values is no three of equal size, which ranks could "
+            "share\n  note: take 1, or a model of Llama's form, which has a projection for each");
+  options.kv_heads = 4;
+  EXPECT_EQ(refusal(2), "no error");
+}
+
 TEST(Making, TiedParametersAreCutAlike) {
   const auto by = [](const std::string& name, std::size_t dimension) {
     return TiedLayerSpec("w", layer(name, [dimension](const Making& making) {
