@@ -16,11 +16,11 @@ Box whole(const Sizes& shape) {
   return box;
 }
 
-// The dimensions that some box has only an interval of.
+// The dimensions that some box has only a part of.
 std::vector<std::size_t> cut_in(const std::vector<Box>& boxes, const Sizes& shape) {
   std::vector<std::size_t> dimensions;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    const auto cuts = [&](const Box& box) { return !box.empty() && box[d].count != shape[d]; };
+    const auto cuts = [&](const Box& box) { return !box.empty() && box[d].indices() != shape[d]; };
     if (std::ranges::any_of(boxes, cuts)) dimensions.push_back(d);
   }
   return dimensions;
@@ -32,18 +32,29 @@ struct Change {
   std::int64_t by = 0;
 };
 
-// Adds the changes at the corners of a box.
-void add_changes(const Box& box, std::int64_t times, std::span<const std::size_t> dimensions,
-                 std::vector<Change>& all) {
+// Adds the changes at the corners of a box that has one run of each dimension.
+void add_changes_of_runs(const Box& box, std::int64_t times,
+                         std::span<const std::size_t> dimensions, std::vector<Change>& all) {
   const std::size_t corners = std::size_t{1} << dimensions.size();
   for (std::size_t which = 0; which < corners; ++which) {
     Change change{.by = std::popcount(which) % 2 == 0 ? times : -times};
     for (std::size_t i = 0; i < dimensions.size(); ++i) {
-      const Interval& interval = box[dimensions[i]];
+      const Runs& run = box[dimensions[i]];
       const bool is_end = (which >> i) % 2 == 1;
-      change.corner[i] = interval.first + (is_end ? interval.count : 0);
+      change.corner[i] = run.first + (is_end ? run.count : 0);
     }
     all.push_back(change);
+  }
+}
+
+void add_changes(Box box, std::int64_t times, std::span<const std::size_t> dimensions,
+                 std::vector<Change>& all) {
+  const auto several = std::ranges::find_if(box, [](const Runs& each) { return each.times > 1; });
+  if (several == box.end()) return add_changes_of_runs(box, times, dimensions, all);
+  const Runs runs = *several;
+  for (std::int64_t i = 0; i < runs.times; ++i) {
+    *several = {.first = runs.first + i * runs.every, .count = runs.count};
+    add_changes(box, times, dimensions, all);
   }
 }
 
@@ -58,7 +69,7 @@ std::int64_t elements_of(const Sizes& sizes) {
 Sizes sizes_of(const Box& box, const Sizes& shape) {
   if (box.empty()) return shape;
   Sizes sizes;
-  for (const Interval& each : box) sizes.push_back(each.count);
+  for (const Runs& each : box) sizes.push_back(each.indices());
   return sizes;
 }
 
@@ -68,12 +79,19 @@ Box simplest(Box box, const Sizes& shape) {
 }
 
 bool has_first_element(const Box& box) {
-  return std::ranges::all_of(box, [](const Interval& each) { return each.first == 0; });
+  return std::ranges::all_of(box, [](const Runs& each) { return each.first == 0; });
 }
 
 std::string to_string(const Box& box) {
   std::vector<std::string> texts;
-  for (const Interval& each : box) texts.push_back(str(each.first, ":", each.first + each.count));
+  for (const Runs& each : box) {
+    std::vector<std::string> runs;
+    for (std::int64_t i = 0; i < each.times; ++i) {
+      const std::int64_t first = each.first + i * each.every;
+      runs.push_back(str(first, ":", first + each.count));
+    }
+    texts.push_back(join(runs, "|"));
+  }
   return texts.empty() ? "" : str("[", join(texts, ","), "]");
 }
 
@@ -81,17 +99,22 @@ BoxRuns::BoxRuns(const Sizes& shape, const Box& box) {
   std::int64_t stride = 1;
   bool is_within_run = true;
   for (std::size_t d = shape.size(); d-- > 0;) {
-    const Interval interval = box.empty() ? Interval{.count = shape[d]} : box[d];
-    first_ += interval.first * stride;
+    const Runs here = box.empty() ? Runs{.count = shape[d]} : box[d];
+    first_ += here.first * stride;
     if (is_within_run) {
-      length_ *= interval.count;
+      length_ *= here.count;
     } else {
-      outer_.push_back({interval.count, stride});
-      runs_ *= interval.count;
+      add_outer({here.count, stride});
     }
-    is_within_run = is_within_run && interval.count == shape[d];
+    if (here.times > 1) add_outer({here.times, here.every * stride});
+    is_within_run = is_within_run && here.count == shape[d];
     stride *= shape[d];
   }
+}
+
+void BoxRuns::add_outer(const Dimension& outer) {
+  outer_.push_back(outer);
+  runs_ *= outer.count;
 }
 
 std::int64_t BoxRuns::begin_of_run(std::int64_t run) const {

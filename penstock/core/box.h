@@ -23,8 +23,24 @@ struct Interval {
   friend auto operator<=>(const Interval&, const Interval&) = default;
 };
 
-// An interval for each dimension; none at all for the whole tensor.
-using Box = std::vector<Interval>;
+// Indices [first, first + count) of a dimension, and again those `every` further: so often.  A part
+// of fused queries, keys and values is one of those.
+struct Runs {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t times = 1;
+  std::int64_t every = 0;  // More than `count`; 0 where there is one run.
+  friend auto operator<=>(const Runs&, const Runs&) = default;
+
+  std::int64_t indices() const { return count * times; }
+  std::int64_t end() const { return first + (times - 1) * every + count; }
+};
+
+// More than any tensor has of a dimension.
+inline constexpr std::int64_t kRunsMax = 16;
+
+// Runs of each dimension; none at all for the whole tensor.
+using Box = std::vector<Runs>;
 
 // Elements [first, first + count) of a box.
 struct Region {
@@ -41,7 +57,7 @@ Sizes sizes_of(const Box& box, const Sizes& shape);
 Box simplest(Box box, const Sizes& shape);
 // Whether the box has the first element of the tensor.
 bool has_first_element(const Box& box);
-// "[0:4,2:6]"; nothing for the whole tensor.
+// "[0:4,2:6]", with several runs "[0:4,2:6|10:14]"; nothing for the whole tensor.
 std::string to_string(const Box& box);
 
 // Says where the elements of a box are in their tensor: in runs of equal length, in rising order.
@@ -63,6 +79,7 @@ class BoxRuns {
     std::int64_t count = 0;
     std::int64_t stride = 0;
   };
+  void add_outer(const Dimension& outer);
   std::int64_t begin_of_run(std::int64_t run) const;
 
   std::int64_t first_ = 0;   // Number in the tensor of the box's first element.
@@ -83,7 +100,7 @@ void for_each_common_run(
 
 // More than any tensor is cut along.
 inline constexpr std::size_t kCutDimensionsMax = 4;
-// How many dimensions some box has only an interval of.
+// How many dimensions some box has only a part of.
 std::size_t cut_dimensions(const std::vector<Box>& boxes, const Sizes& shape);
 
 // An element that boxes have another number of times than once.

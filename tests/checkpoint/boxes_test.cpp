@@ -97,6 +97,23 @@ TEST_F(BoxesTest, PiecesAreCalledByTheirBox) {
   EXPECT_EQ(parse_manifest(to_text(checkpoint.manifest()), "m"), checkpoint.manifest());
 }
 
+// As ranks save what is fused.
+TEST_F(BoxesTest, MayHaveSeveralIntervalsOfADimension) {
+  const Box some = {{0, kRows}, {0, 2, 3, 3}}, others = {{0, kRows}, {2, 1, 3, 3}};
+  SavedCheckpoint checkpoint = saved({{{some, 0, 40}}, {{some, 40, 26}}, {{others, 0, 33}}});
+  EXPECT_EQ(keys_, (std::vector<std::string>{"w[0:11,0:2|3:5|6:8][0:40]",
+                                             "w[0:11,0:2|3:5|6:8][40:66]", "w[0:11,2:3|5:6|8:9]"}));
+  EXPECT_EQ(parse_manifest(to_text(checkpoint.manifest()), "m"), checkpoint.manifest());
+  const Tensor& tensor = *checkpoint.manifest().find("w", "weight");
+  for (const Region& region : {Region{{}, 0, kRows * kColumns}, Region{kRight, 3, 50},
+                               Region{some, 1, 60}, Region{{{2, 7}, {1, 1, 2, 4}}, 0, 14}}) {
+    const std::string expected = bytes_in(whole_, region);
+    std::string read(expected.size(), '\0');
+    checkpoint.read(tensor, region, std::as_writable_bytes(std::span(read)));
+    EXPECT_EQ(read, expected) << to_string(region.box);
+  }
+}
+
 TEST_F(BoxesTest, MustMakeUpTheTensor) {
   const auto refusal = [&](const std::vector<std::vector<Region>>& regions) {
     return message_of([&] { saved(regions); });

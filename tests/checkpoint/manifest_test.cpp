@@ -133,6 +133,20 @@ TEST(Manifest, IsRefusedWhereABoxBreaksARule) {
   EXPECT_NE(refusal(str(kLeft, ", [6, 4, 1, 64]")).find("are missing"), std::string::npos);
 }
 
+TEST(Manifest, IsRefusedWhereIntervalsOfADimensionDoNotLieApart) {
+  const auto refusal = [](const std::string& columns) {
+    const std::string piece = str("[0, 4, 1, 64, [[0, 2], ", columns, "]]");
+    return message_of([&] { with_pieces(str(kLeft, ", ", piece)); });
+  };
+  for (const char* wrong : {"[2, 1, 2, 3]", "[0, 1, 1, 3]", "[0, 1, 3, 1]", "[0, 2, 2, 0]"}) {
+    EXPECT_NE(refusal(wrong).find("several intervals of a dimension of 5 lie apart"),
+              std::string::npos)
+        << wrong << refusal(wrong);
+  }
+  EXPECT_NE(refusal("[0, 1, 17, 1]").find("a number of intervals"), std::string::npos);
+  EXPECT_NE(refusal("[2, 1, 3]").find("has two numbers, or four"), std::string::npos);
+}
+
 TEST(Manifest, OfVersionOneHasNoBoxes) {
   EXPECT_EQ(with_pieces("[0, 6, 0, 104], [6, 4, 1, 64]", 1), merge(two_shards()));
   const auto with_boxes = [] { with_pieces(str(kLeft, ", ", kRight), 1); };

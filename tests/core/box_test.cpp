@@ -26,6 +26,12 @@ std::vector<Box> boxes_in(const Sizes& shape) {
           longer.back().push_back({first, count});
         }
       }
+      for (const Runs& several :
+           {Runs{0, 1, 2, 2}, Runs{1, 1, 2, 2}, Runs{0, 1, 3, 2}, Runs{1, 2, 2, 3}}) {
+        if (several.end() > size) continue;
+        longer.push_back(box);
+        longer.back().push_back(several);
+      }
     }
     boxes = std::move(longer);
   }
@@ -40,7 +46,10 @@ Sizes index_of(std::int64_t element, const Sizes& shape) {
 
 bool has(const Box& box, const Sizes& index) {
   for (std::size_t d = 0; d < box.size(); ++d) {
-    if (index[d] < box[d].first || index[d] >= box[d].first + box[d].count) return false;
+    const std::int64_t from_first = index[d] - box[d].first;
+    const std::int64_t run = box[d].times == 1 ? 0 : from_first / box[d].every;
+    const std::int64_t in_run = from_first - run * box[d].every;
+    if (from_first < 0 || run >= box[d].times || in_run >= box[d].count) return false;
   }
   return true;
 }
@@ -110,12 +119,12 @@ std::vector<Box> some_tiling(const Sizes& shape, Random& random) {
   for (const std::int64_t size : shape) boxes.front().push_back({.count = size});
   for (int i = 0; i < 4; ++i) {
     Box& box = boxes[random.index_of(boxes.size())];
-    Interval& interval = box[random.index_of(box.size())];
+    Runs& interval = box[random.index_of(box.size())];
     if (interval.count < 2) continue;
     const auto room = static_cast<std::size_t>(interval.count - 1);
     const auto kept = static_cast<std::int64_t>(1 + random.index_of(room));
     Box other = box;
-    Interval& rest = other[static_cast<std::size_t>(&interval - box.data())];
+    Runs& rest = other[static_cast<std::size_t>(&interval - box.data())];
     rest = {rest.first + kept, rest.count - kept};
     interval.count = kept;
     boxes.push_back(std::move(other));
@@ -131,6 +140,18 @@ std::optional<Miscount> counted_one_by_one(const std::vector<Box>& boxes, const 
     if (times != 1) return Miscount{index, times};
   }
   return std::nullopt;
+}
+
+// As two ranks have of three that are fused.
+TEST(Box, SeveralRunsOfADimensionAreOne) {
+  const Sizes shape = {2, 9};
+  const std::vector<Box> boxes = {{{0, 2}, {0, 2, 3, 3}}, {{0, 2}, {2, 1, 3, 3}}};
+  EXPECT_EQ(to_string(boxes[0]), "[0:2,0:2|3:5|6:8]");
+  EXPECT_EQ(sizes_of(boxes[0], shape), (Sizes{2, 6}));
+  EXPECT_EQ(simplest(boxes[0], shape), boxes[0]);
+  EXPECT_FALSE(first_miscount(boxes, shape));
+  EXPECT_EQ(first_miscount({boxes[0]}, shape)->index, (Sizes{0, 2}));
+  EXPECT_EQ(first_miscount({boxes[0], boxes[1], {{0, 2}, {8, 1}}}, shape)->index, (Sizes{0, 8}));
 }
 
 // One that lacks a box, has one twice, or has another one in its place, too.

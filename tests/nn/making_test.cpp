@@ -1,8 +1,10 @@
 // Layers that are made with a share of their weights: the shares together are the whole layer.
 #include "penstock/runtime/nn/making.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/modules/linear.h>
@@ -123,6 +125,38 @@ TEST(Making, AFunctionOfNothingMakesAllWeights) {
   const LayerSpec spec = layer("fc", [] { return torch::nn::Linear(6, 7); });
   const auto share = parameters_of_share(spec, {.index = 1, .of = 2});
   EXPECT_TRUE(same_bits(share.at("weight"), parameters_of_share(spec, {}).at("weight")));
+}
+
+TEST(Making, PartsOfFusedOnesAreTakenAndSet) {
+  const at::Tensor whole = at::arange(2 * 18, at::kFloat).view({2, 18});
+  at::Tensor again = at::zeros_like(whole);
+  for (const std::int64_t i : {0, 1}) {
+    const Cut cut = partition::cut_along({.dimension = 1, .unit = 2, .fused = 3}, {2, 18},
+                                         {.index = i, .of = 2});
+    const at::Tensor part = part_of(whole, cut);
+    const std::int64_t first = i == 0 ? 0 : 4, count = i == 0 ? 4 : 2;
+    const auto of_each = [&](std::int64_t which) {
+      return whole.narrow(1, 6 * which + first, count);
+    };
+    EXPECT_TRUE(same_bits(part, at::cat({of_each(0), of_each(1), of_each(2)}, 1)));
+    set_part(again, cut, part.contiguous());
+  }
+  EXPECT_TRUE(same_bits(again, whole));
+}
+
+TEST(Making, AProjectionThatFusesOtherSizesIsNotShared) {
+  DecoderOptions options{.form = DecoderForm::Gpt2, .heads = 4, .kv_heads = 2};
+  const auto refusal = [&](std::int64_t of) {
+    const LayerSpec block = decoder_layers(options)[1];
+    return message_of([&] { build(block, 1, 1, {.share = {.index = 0, .of = of}}); });
+  };
+  EXPECT_EQ(refusal(1), "no error");
+  EXPECT_EQ(refusal(2),
+            "the function that makes layer \"transformer.h.0\": mesh.tensor = 2: c_attn of 4 heads "
+            "of queries and 2 of keys and values is no three of equal size, which ranks could "
+            "share\n  note: take 1, or a model of Llama's form, which has a projection for each");
+  options.kv_heads = 4;
+  EXPECT_EQ(refusal(2), "no error");
 }
 
 TEST(Making, TiedParametersAreCutAlike) {

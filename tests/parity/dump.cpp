@@ -106,7 +106,7 @@ class Gradients {
       const partition::Cut cut = trainer.rank_model().sharing().cut_of(name);
       const auto [whole, is_new] =
           whole_.try_emplace(name, at::empty(partition::shape_of_whole(tensor.sizes().vec(), cut)));
-      nn::part_of(whole->second, cut).copy_(tensor.grad());
+      nn::set_part(whole->second, cut, tensor.grad());
     }
   }
   void append_to(NamedTensors& dump) const {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """`penstock generate` writes what transformers' generate() does, without drawing.
 
-For each family with random weights, through one rank and through a pipeline of two; tokens that end
-a text end both.  Usage: generate_test.py PENSTOCK, run by a Python that has torch.
+For each family with random weights, through one rank, a pipeline of two, and two that share layers;
+tokens that end a text end both.  Usage: generate_test.py PENSTOCK, run by a Python that has torch.
 Skipped, with exit code 77 and the reason, where transformers is not installed.
-Takes over 10 s: it imports transformers, and starts penstock twice for each family.
+Takes over 10 s: it imports transformers, and starts penstock nine times for each family.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def check(penstock: str, model, folder: Path) -> None:
     expected = theirs(model, prompt)
     assert ours(penstock, folder, prompt) == expected
     assert ours(penstock, folder, prompt, "--pipe", "2") == expected
+    assert ours(penstock, folder, prompt, "--set", "mesh.tensor=2") == expected
     ends = folder / "generation_config.json"
     ends.write_text(json.dumps({"eos_token_id": [VOCABULARY + 5, expected[3]]}))
     shorter = expected[: expected.index(expected[3]) + 1]

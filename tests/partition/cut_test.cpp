@@ -118,7 +118,28 @@ TEST(Cut, CopiesLetMoreRanksShare) {
             "units of 4\n  note: at most 4 ranks may share it");
 }
 
+// As fused queries, keys and values: a rank has its heads of each.
+TEST(Cut, OfFusedOnesARankHasAPartOfEach) {
+  const Along along{.dimension = 1, .unit = 2, .fused = 3};
+  const Sizes shape = {5, 30};
+  std::vector<Box> boxes;
+  for (std::int64_t i = 0; i < 2; ++i) {
+    const Cut cut = cut_along(along, shape, {.index = i, .of = 2});
+    boxes.push_back(box_of(cut, shape));
+    EXPECT_EQ(shape_of_part(shape, cut), (Sizes{5, i == 0 ? 18 : 12}));
+    EXPECT_EQ(shape_of_whole(shape_of_part(shape, cut), cut), shape);
+  }
+  EXPECT_EQ(boxes[0], (Box{{0, 5}, {0, 6, 3, 10}}));
+  EXPECT_EQ(boxes[1], (Box{{0, 5}, {6, 4, 3, 10}}));
+  EXPECT_FALSE(first_miscount(boxes, shape));
+  EXPECT_EQ(box_of(cut_along(along, shape, {}), shape), Box{});
+  EXPECT_EQ(refusal(along, shape, 6),
+            "a parameter of shape [5, 30] cannot be shared by 6 ranks: along dimension 1 it has 5 "
+            "units of 2\n  note: at most 5 ranks may share it");
+}
+
 TEST(Cut, WhatIsNoMultipleIsABug) {
+  EXPECT_DEATH(cut_along({.unit = 2, .fused = 3}, {8}, {.index = 0, .of = 2}), "3 fused");
   EXPECT_DEATH(cut_along({.unit = 3}, {8}, {.index = 0, .of = 2}), "8 in units of 3");
   EXPECT_DEATH(cut_along({.copies = 2}, {8}, {.index = 0, .of = 3}), "3 ranks with 2 copies");
 }

@@ -12,7 +12,7 @@ import signal
 import time
 import unittest
 
-from model_folders import TINY_LLAMA, write_llama, write_random_weights
+from model_folders import TINY_LLAMA, write_gpt2, write_llama, write_random_weights
 from support import PENSTOCK, ProcessTest
 
 LAYERS = 2
@@ -78,9 +78,25 @@ class Generate(ProcessTest):
         self.assertIn("do_sample = true, temperature = 0.6, which is passed over", error)
         self.assertNotIn("top_k", error)
 
-    def test_layers_that_ranks_share_are_refused(self) -> None:
-        error = self.generate("--tokens", 3, "--set", "mesh.tensor=2", code=2).err
-        self.assertIn("generate: mesh.tensor = 2: it knows no layers that ranks share", error)
+    def test_ranks_that_share_layers_write_the_same(self) -> None:
+        """Every other text is as likely, bit for bit, up to the rounding of sums over ranks."""
+        drawing = ("--temperature", 1, "--top-p", 0.9, "--max-tokens", 20, "--seed", 4)
+        for words in (("--max-tokens", 40), drawing):
+            one = self.tokens(*words)
+            for tensor, pipe in ((2, 1), (4, 1), (2, 2)):
+                with self.subTest(f"{words} {tensor} {pipe}"):
+                    shared = ("--set", f"mesh.tensor={tensor}", "--pipe", pipe)
+                    self.assertEqual(self.tokens(*words, *shared), one)
+        self.assert_nothing_left()
+
+    def test_ranks_that_share_layers_of_gpt2_write_the_same(self) -> None:
+        self.model = write_gpt2(self.folder / "gpt2", vocab_size=41)
+        write_random_weights(self.model)
+        one = self.tokens("--max-tokens", 40)
+        for tensor, pipe in ((2, 1), (5, 1), (2, 2)):
+            with self.subTest(f"{tensor} {pipe}"):
+                shared = ("--set", f"mesh.tensor={tensor}", "--pipe", pipe)
+                self.assertEqual(self.tokens("--max-tokens", 40, *shared), one)
 
     def test_files_that_are_none_are_refused_at_once(self) -> None:
         """A pipe in place of a file was waited for without end."""
@@ -114,6 +130,10 @@ class Generate(ProcessTest):
             "nothing to go on from": (),
             "vocabulary has 0 to 39": ("--tokens", "3,40"),
             "no replicas": ("--tokens", "3", "--nproc", 2),
+            "sizes that work: 1, 2, 4": ("--tokens", "3", "--set", "mesh.tensor=3"),
+            "2 stages, which 2 ranks each share: there are no replicas": (
+                *("--tokens", "3", "--pipe", 2, "--set", "mesh.tensor=2", "--nproc", 8),
+            ),
             "use 1 to 5 stages": ("--tokens", "3", "--pipe", LAYERS + 4),
             "above 0, up to 1": ("--tokens", "3", "--top-p", 0),
             "--max-tokens: expected an integer": ("--tokens", "3", "--max-tokens", 0),

@@ -30,6 +30,54 @@ TINY_LLAMA = {
 }
 
 
+# Heads, positions and features that 2 and 4 do not divide.
+TINY_GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 256,
+    "n_positions": 63,
+    "n_embd": 30,
+    "n_inner": 45,
+    "n_layer": 2,
+    "n_head": 5,
+}
+
+
+def write_gpt2(folder: Path, **changes: object) -> Path:
+    """A folder with config.json alone, a tiny GPT-2's."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**TINY_GPT2, **changes}))
+    return folder
+
+
+def gpt2_shapes(config: dict) -> dict[str, list[int]]:
+    """The shape of each tensor of a GPT-2 of that config.json, by its name."""
+    hidden, inner = config["n_embd"], config["n_inner"]
+    linears = {
+        "attn.c_attn": [hidden, 3 * hidden],
+        "attn.c_proj": [hidden, hidden],
+        "mlp.c_fc": [hidden, inner],
+        "mlp.c_proj": [inner, hidden],
+    }
+    shapes = {
+        "transformer.wte.weight": [config["vocab_size"], hidden],
+        "transformer.wpe.weight": [config["n_positions"], hidden],
+        "transformer.ln_f.weight": [hidden],
+        "transformer.ln_f.bias": [hidden],
+    }
+    for layer in range(config["n_layer"]):
+        for part, shape in linears.items():
+            shapes[f"transformer.h.{layer}.{part}.weight"] = shape
+            shapes[f"transformer.h.{layer}.{part}.bias"] = shape[1:]
+        for norm in ("ln_1", "ln_2"):
+            for part in ("weight", "bias"):
+                shapes[f"transformer.h.{layer}.{norm}.{part}"] = [hidden]
+    return shapes
+
+
+def shapes_of(config: dict) -> dict[str, list[int]]:
+    return gpt2_shapes(config) if config["model_type"] == "gpt2" else llama_shapes(config)
+
+
 def write_llama(folder: Path, **changes: object) -> Path:
     """A folder with config.json alone, the tiny Llama's: enough for random first weights."""
     folder.mkdir(parents=True)
@@ -66,10 +114,10 @@ def llama_shapes(config: dict) -> dict[str, list[int]]:
 
 
 def write_random_weights(folder: Path, deviation: float = 0.4) -> None:
-    """Gives a Llama's folder a model.safetensors of F32."""
+    """Gives a folder a model.safetensors of F32."""
     generator = random.Random(11)
     header, data = {}, b""
-    for name, shape in llama_shapes(json.loads((folder / "config.json").read_text())).items():
+    for name, shape in shapes_of(json.loads((folder / "config.json").read_text())).items():
         count = math.prod(shape)
         values = struct.pack(f"<{count}f", *(generator.gauss(0, deviation) for _ in range(count)))
         offsets = [len(data), len(data) + len(values)]

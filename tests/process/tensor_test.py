@@ -17,12 +17,16 @@ from pathlib import Path
 import support
 from comebacks import ComebackTest
 from model_folders import (
+    TINY_GPT2,
     TINY_LLAMA,
     Tensors,
+    gpt2_shapes,
     llama_shapes,
     read_safetensors,
     read_weights,
+    write_gpt2,
     write_llama,
+    write_random_weights,
 )
 from support import PENSTOCK, ROOT
 
@@ -123,6 +127,27 @@ class Layouts(TensorTest):
             with self.subTest(layout):
                 self.assert_near(losses, one)
 
+    def test_the_byte_gpt_has_the_same_losses_in_every_layout(self) -> None:
+        for dropout in (0, 0.2):
+            courses = {}
+            for layout in ("1x1x1", "1x1x2", "2x1x2", "1x1x4"):
+                values = {
+                    **{f"mesh.{axis}": size for axis, size in mesh_of(layout).items()},
+                    "model.dropout": dropout,
+                    "model.hidden": 64,
+                    "model.layers": 2,
+                    "train_batch_size": 8,
+                    "run.sample_bytes": 3,
+                }
+                sets = [word for key in values for word in ("--set", f"{key}={values[key]}")]
+                words = ("--data", self.text, "--steps", 8, *sets)
+                name = f"{dropout}-{layout}"
+                run = self.trained(ROOT / "examples" / "gpt.json", name, *words)
+                courses[layout] = losses_of(run)
+            for layout, losses in courses.items():
+                with self.subTest(f"dropout {dropout}, {layout}"):
+                    self.assert_near(losses, courses["1x1x1"])
+
     def test_it_writes_the_text_that_one_process_writes(self) -> None:
         texts = []
         for layout in ("1x1x1", "2x1x2"):
@@ -195,6 +220,38 @@ class Folders(TensorTest):
         for loss in evaluated[1:]:
             self.assertAlmostEqual(loss, evaluated[0], delta=1e-5)
         self.assert_near(*next_losses)
+
+    def test_weights_of_gpt2_are_those_of_one_process(self) -> None:
+        """Fused queries, keys and values are whole in files, wherever their parts were."""
+        folder = write_gpt2(self.folder / "gpt2")
+        write_random_weights(folder)
+        given = {"path": "gpt2", "weights": "folder"}
+        still = {"optimizer": {"params": {"lr": 0.0}}, "checkpoint": {"save_interval": 12}}
+        for model in (given, {**given, "weights": "random"}):
+            saved, evaluated = [], []
+            for layout in ("1x1x1", "1x1x2", "2x1x4"):
+                name = f"{model['weights']}-{layout}"
+                config = self.llama(layout, f"{name}.json", model=model, **still)
+                run = self.trained(config, name, "--save", f"{name}-saved")
+                saved.append(read_weights(self.folder / f"{name}-saved"))
+                shapes = {tensor: shape for tensor, (_, shape, _) in saved[-1].items()}
+                self.assertEqual(shapes, gpt2_shapes(TINY_GPT2))
+                self.assert_code(self.checkpoint("export", run, f"{name}-exported"), 0)
+                exported = self.folder / f"{name}-exported" / "model.safetensors"
+                self.assert_same_tensors(saved[-1], read_safetensors(exported))
+                evaluated.append(self.evaluated(config)["loss"])
+            for other in saved[1:]:
+                self.assert_same_tensors(other, saved[0])
+            self.assert_near(evaluated, [evaluated[0]] * len(evaluated), 1e-5)
+            if model is given:
+                self.assert_same_tensors(saved[0], read_safetensors(folder / "model.safetensors"))
+
+    def test_checkpoints_of_gpt2_show_the_ranges_of_each_rank(self) -> None:
+        write_gpt2(self.folder / "gpt2")
+        saving = {"checkpoint": {"save_interval": 12}, "model": {"path": "gpt2"}}
+        run = self.trained(self.llama("1x1x2", **saving), "run")
+        shown = self.checkpoint("show", run).out
+        self.assertIn("[0:30,0:18|30:48|60:78]", shown)
 
     def test_adapters(self) -> None:
         adapter = {"model": {"adapter": ADAPTER}}
@@ -300,33 +357,12 @@ class BadInput(TensorTest):
             "  note: sizes that work: 1, 2, 4",
         )
 
-    def test_a_model_without_pieces(self) -> None:
-        folder = self.folder / "gpt2"
-        folder.mkdir()
-        sizes = {"vocab_size": 256, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
-        (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
-        self.assert_refused(
-            self.llama("1x1x2", model={"path": "gpt2"}),
-            r"penstock: rank \d failed: mesh.tensor is above 1, and no layer of the model can be "
-            "shared: none has pieces",
-            r"  note: decoders of Llama's form have them; for your own see nn::LayerInPieces "
-            r"\(penstock/nn/shared.h\)",
-        )
-
     def test_world_sizes_that_the_mesh_does_not_divide(self) -> None:
         self.assert_refused(
             self.llama("2x1x2", mesh={"data": None}),
             r"penstock: .*/2x1x2.json: world size 6 is not a multiple of mesh.pipe 2 x mesh.tensor "
             "2; use 4 or 8 processes, or mesh.tensor 1 or 3, or mesh.pipe 1 or 3",
             words=("--nproc", 6),
-        )
-
-    def test_a_model_that_is_no_folder(self) -> None:
-        self.assert_refused(
-            self.config("gpt.json", mesh={"tensor": 2}),
-            r"penstock: .*/gpt.json:\d+:\d+: mesh.tensor = 2: ranks share no layers of model.type "
-            '= "gpt"; take 1, or a "hugging_face" model of the kind of Llama, Mistral, Qwen2 or '
-            "Qwen3",
         )
 
 

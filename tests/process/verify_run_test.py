@@ -57,16 +57,24 @@ class VerifyRun(PlannerTest):
         words = ("verify", TENSOR, "--set", MODEL)
         self.refuse("mesh.context = 2: context parallelism", *words, "--set", "mesh.context=2")
         self.refuse("ranks cannot share 4 heads", *words, "--set", "mesh.tensor=3")
-        self.refuse(
-            "no layer of the model can be shared", "verify", self.gpt2(), "--set", "mesh.tensor=2"
-        )
+        gpt = ("verify", ROOT / "examples" / "gpt.json")
+        self.refuse("sizes that work: 1, 2, 3, 4", *gpt, "--set", "mesh.tensor=5")
+
+    def test_models_of_gpt2s_form_are_proved(self) -> None:
+        """Two blocks of four exchanges, the embedding, the head, and two of the loss."""
+        for config in (ROOT / "examples" / "gpt.json", self.gpt2()):
+            sets = ("mesh.pipe=1", "mesh.data=1", "mesh.tensor=2", "train_batch_size=4")
+            words = [word for each in sets for word in ("--set", each)]
+            (stage,) = json.loads(self.penstock("verify", config, *words, "--json").out)["stages"]
+            blocks = 4 if config != "gpt2.json" else 2
+            self.assertEqual(len(stage["forward"]), 1 + 4 * blocks + 1 + 2)
 
     def test_options_of_configurations_are_not_those_of_schedules(self) -> None:
         program = self.write("one.csv", "0F0,0B0\n")
         self.refuse("--nproc and --set are for the configuration", "verify", program, "--nproc", 2)
 
     def gpt2(self) -> str:
-        """A configuration of a model whose layers have no pieces."""
+        """The configuration of a run of GPT-2."""
         (self.folder / "gpt2").mkdir()
         config = {
             "model_type": "gpt2",

@@ -37,6 +37,19 @@ nn::DecoderOptions tiny() {
           .tie_embeddings = true};
 }
 
+// Whose queries, keys and values are one parameter, with parts of three ranges.
+nn::DecoderOptions tiny_gpt2() {
+  nn::DecoderOptions options = tiny();
+  options.form = nn::DecoderForm::Gpt2;
+  options.heads = options.kv_heads = 5;
+  options.norm = nn::NormKind::Layer;
+  options.mlp = nn::MlpKind::Gelu;
+  options.rotary.reset();
+  options.positions = 7;
+  options.output_bias = options.mlp_bias = true;
+  return options;
+}
+
 struct Layout {
   std::int32_t pipe;
   std::int32_t data;
@@ -70,7 +83,7 @@ struct State {
   std::map<std::string, at::Tensor> tensors;  // Tensors when a step was saved, or read.
 };
 
-class SharedCheckpoints : public testing::Test {
+class SharedCheckpoints : public testing::TestWithParam<nn::DecoderOptions (*)()> {
  protected:
   SharedCheckpoints() {
     for (int i = 0; i < 3; ++i) {
@@ -84,7 +97,7 @@ class SharedCheckpoints : public testing::Test {
     std::mutex mutex;
     const train::TrainerOptions options = options_of(layout);
     const auto body = [&](comm::Communicator& ranks) {
-      train::Trainer trainer(options, nn::decoder_layers(tiny(), nn::normal_parameters(0.2)),
+      train::Trainer trainer(options, nn::decoder_layers(GetParam()(), nn::normal_parameters(0.2)),
                              nn::token_loss(kTokens), ranks);
       execute::Progress progress;
       Checkpoints checkpoints(trainer, ranks, progress, {.directory = folder},
@@ -105,7 +118,7 @@ class SharedCheckpoints : public testing::Test {
         ASSERT_TRUE(checkpoints.resume());
       }
       std::map<std::string, at::Tensor> tensors;
-      for (const nn::DecoderParameter& each : nn::decoder_parameters(tiny())) {
+      for (const nn::DecoderParameter& each : nn::decoder_parameters(GetParam()())) {
         tensors[each.name] = trainer.get(each.name);
         tensors[each.name + " exp_avg"] = trainer.get(each.name, "exp_avg");
         tensors[each.name + " exp_avg_sq"] = trainer.get(each.name, "exp_avg_sq");
@@ -133,7 +146,7 @@ class SharedCheckpoints : public testing::Test {
   std::vector<train::Batch2> batches_;
 };
 
-TEST_F(SharedCheckpoints, AreReadByTheNextMesh) {
+TEST_P(SharedCheckpoints, AreReadByTheNextMesh) {
   for (std::size_t i = 0; i < kLayouts.size(); ++i) {
     const testing_support::TemporaryFolder folder;
     const State written = run(kLayouts[i], folder.path(), /*saves=*/true);
@@ -142,7 +155,7 @@ TEST_F(SharedCheckpoints, AreReadByTheNextMesh) {
 }
 
 // All 132 pairs.
-TEST_F(SharedCheckpoints, AreReadByEveryMesh) {
+TEST_P(SharedCheckpoints, AreReadByEveryMesh) {
   for (const Layout& writer : kLayouts) {
     const testing_support::TemporaryFolder folder;
     const State written = run(writer, folder.path(), /*saves=*/true);
@@ -151,6 +164,9 @@ TEST_F(SharedCheckpoints, AreReadByEveryMesh) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Forms, SharedCheckpoints, testing::Values(&tiny, &tiny_gpt2),
+                         [](const auto& form) { return form.param == &tiny ? "Llama" : "Gpt2"; });
 
 }  // namespace
 }  // namespace penstock::saving

@@ -161,8 +161,8 @@ TEST(OwnSharedLayers, AModelWithoutPiecesIsRefused) {
               trained(options_on(1, 1, 2), {nn::layer<torch::nn::Linear>("fc", kWide, 3)});
             }),
             "mesh.tensor is above 1, and no layer of the model can be shared: none has pieces\n"
-            "  note: decoders of Llama's form have them; for your own see nn::LayerInPieces "
-            "(penstock/nn/shared.h)");
+            "  note: nn::gpt_layers() and nn::decoder_layers() have them; for your own see "
+            "nn::LayerInPieces (penstock/nn/shared.h)");
 }
 
 TEST(OwnSharedLayers, AParameterThatNoPieceNamesIsFound) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/nn/decoder.h"
+#include "penstock/nn/gpt.h"
 #include "penstock/nn/token_loss.h"
 #include "penstock/runtime/nn/loss_layer.h"
 #include "penstock/runtime/train/shared_layers.h"
@@ -80,16 +81,22 @@ TEST(SharedLayersCheck, LayersNeedNoLoss) { EXPECT_EQ(refusal(decoder(), nullptr
 TEST(SharedLayersCheck, AModelWithoutPiecesIsRefused) {
   const std::string expected =
       "mesh.tensor is above 1, and no layer of the model can be shared: none has pieces\n"
-      "  note: decoders of Llama's form have them; for your own see nn::LayerInPieces "
-      "(penstock/nn/shared.h)";
+      "  note: nn::gpt_layers() and nn::decoder_layers() have them; for your own see "
+      "nn::LayerInPieces (penstock/nn/shared.h)";
+  EXPECT_EQ(refusal({plain()}, nullptr), expected);
+  EXPECT_EQ(refusal({plain()}, nn::mean_token_loss), expected);
+}
+
+TEST(SharedLayersCheck, Gpt2sLayersFit) {
   nn::DecoderOptions gpt2 = small();
   gpt2.form = nn::DecoderForm::Gpt2;
   gpt2.norm = nn::NormKind::Layer;
   gpt2.mlp = nn::MlpKind::Gelu;
   gpt2.rotary.reset();
-  EXPECT_EQ(refusal(nn::decoder_layers(gpt2)), expected);
-  EXPECT_EQ(refusal(nn::decoder_layers(gpt2), nn::mean_token_loss), expected);
-  EXPECT_EQ(refusal({plain()}, nullptr), expected);
+  EXPECT_EQ(refusal(nn::decoder_layers(gpt2)), "no error");
+  const nn::GptOptions own{.hidden = 8, .heads = 2, .vocabulary = kVocabulary, .dropout = 0.1};
+  EXPECT_EQ(refusal(nn::gpt_layers(own)), "no error");
+  EXPECT_EQ(refusal(nn::byte_mlp_layers(own)), "no error");
 }
 
 TEST(SharedLayersCheck, ALossThatTakesAllLogitsIsRefused) {

@@ -1,4 +1,4 @@
-// Decoders whose layers ranks share train as one process trains them.
+// Decoders and GPTs whose layers ranks share train as one process trains them.
 //
 // Sums over ranks add in another order than one process.  Bounds are those of float: a gradient is
 // a sum of some hundred products, each rounded to 2^-24, so that 1e-5 of its largest element is
@@ -9,11 +9,14 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "penstock/nn/decoder.h"
+#include "penstock/nn/gpt.h"
 #include "penstock/nn/token_loss.h"
+#include "penstock/runtime/nn/model.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/train/token_batches.h"
@@ -35,6 +38,16 @@ nn::DecoderOptions options_of_form(const std::string& form) {
                              .heads = 4,
                              .kv_heads = 2,
                              .head_dim = 6};
+  if (form.starts_with("Gpt2")) {
+    options.form = nn::DecoderForm::Gpt2;
+    options.kv_heads = options.heads = 5;  // No multiple of 2 or 4, as 9 positions are none.
+    options.norm = nn::NormKind::Layer;
+    options.mlp = nn::MlpKind::GeluTanh;
+    options.rotary.reset();
+    options.positions = 9;
+    options.qkv_bias = options.output_bias = options.mlp_bias = options.tie_embeddings = true;
+    if (form.ends_with("Documents")) options.document_end = 5;
+  }
   options.recomputes = form.starts_with("Selective");
   if (form.ends_with("Qwen")) {
     options.qkv_bias = options.tie_embeddings = options.normalizes_queries_and_keys = true;
@@ -42,16 +55,47 @@ nn::DecoderOptions options_of_form(const std::string& form) {
   }
   if (form == "Documents") options.document_end = 5;
   if (form == "Biases") options.qkv_bias = options.output_bias = options.mlp_bias = true;
-  if (form == "Adapters") {
+  if (form.ends_with("Adapters")) {
+    const char* const of_gpt2 = "c_attn|c_fc|c_proj";
+    const char* const of_llama = "q_proj|k_proj|o_proj|gate_proj|down_proj";
     options.adapter = nn::AdapterOptions{
-        .rank = 3, .targets = "q_proj|k_proj|o_proj|gate_proj|down_proj", .dropout = 0.0};
+        .rank = 3, .targets = form.starts_with("Gpt2") ? of_gpt2 : of_llama, .dropout = 0.0};
     options.adapter->alpha = 3.0;
   }
   return options;
 }
 
+// Models of gpt.h: with 5 heads of 4 features.
+nn::GptOptions own_gpt(const std::string& form) {
+  return {.layers = 3,
+          .hidden = 20,
+          .heads = 5,
+          .sequence_length = 9,
+          .vocabulary = kTokens,
+          .tie_embeddings = form == "OwnTied",
+          .dropout = form == "OwnTied" ? 0.0 : 0.25};
+}
+
 // First values that are not 0, so that adapters have gradients everywhere.
 nn::FillParameter filled() { return nn::normal_parameters(0.2); }
+
+std::vector<nn::LayerSpec> layers_of_form(const std::string& form) {
+  if (form == "OwnMlp") return nn::byte_mlp_layers(own_gpt(form));
+  if (form.starts_with("Own")) return nn::gpt_layers(own_gpt(form));
+  return nn::decoder_layers(options_of_form(form), filled(), filled());
+}
+
+// Parameters that are tied have their first names.
+std::set<std::string> names_of(const std::vector<nn::LayerSpec>& layers) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto built = nn::build_layer(layers, 1, static_cast<std::int64_t>(i));
+    for (const nn::ModelParameter& each : nn::parameters_of(built, layers[i].meta.name)) {
+      names.insert(each.name);
+    }
+  }
+  return names;
+}
 
 struct Run {
   TrainerOptions options;
@@ -77,9 +121,8 @@ nn::Values part_of_replica(const nn::Values& values, const Trainer& trainer) {
 }
 
 Outcome outcome_of(const Run& run, const std::vector<Batch2>& batches, const at::Tensor& others) {
-  const std::vector<nn::LayerSpec> layers =
-      nn::decoder_layers(options_of_form(run.form), filled(), filled());
-  const auto names = nn::decoder_parameters(options_of_form(run.form));
+  const std::vector<nn::LayerSpec> layers = layers_of_form(run.form);
+  const std::set<std::string> names = names_of(layers);
   Outcome outcome;
   std::mutex mutex;
   std::map<std::string, at::Tensor> whole;
@@ -89,7 +132,7 @@ Outcome outcome_of(const Run& run, const std::vector<Batch2>& batches, const at:
         std::vector<StepReport> reports;
         const auto parameters = [&] {
           std::map<std::string, at::Tensor> all;
-          for (const nn::DecoderParameter& each : names) all[each.name] = trainer.get(each.name);
+          for (const std::string& name : names) all[name] = trainer.get(name);
           return all;
         };
         const auto before = parameters();
@@ -208,7 +251,8 @@ TEST_P(SharedLayers, TrainTenStepsAsOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, SharedLayers,
                          testing::Values("Llama", "Documents", "Qwen", "Biases", "Adapters",
-                                         "Selective", "SelectiveQwen"));
+                                         "Selective", "SelectiveQwen", "Gpt2", "Gpt2Documents",
+                                         "Gpt2Adapters", "OwnTied", "OwnDropout", "OwnMlp"));
 
 }  // namespace
 }  // namespace penstock::train

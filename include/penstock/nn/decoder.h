@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,6 +78,13 @@ inline bool is_gpt2(const DecoderOptions& options) { return options.form == Deco
 // Weights from a normal distribution of this standard deviation, biases 0, norms 1.
 FillParameter normal_parameters(double standard_deviation = 0.02);
 
+// How ranks that share a layer make a whole value of what each of them has.
+struct PutTogether {
+  std::function<at::Tensor(const at::Tensor& summand)> sum;
+  std::function<at::Tensor(const at::Tensor& part, std::int64_t dimension, std::int64_t whole)>
+      gather;
+};
+
 // What every layer of a decoder is.
 class DecoderLayer : public Layer {
  public:
@@ -86,6 +94,10 @@ class DecoderLayer : public Layer {
   // forward() of all tokens; results differ by rounding. REQUIRES: no gradient is taken; past is
   // less than DecoderOptions::positions without rotary ones.
   virtual at::Tensor continue_behind(std::int64_t past, KeyValueCache& cache, const at::Tensor& x);
+  // The same where ranks share the layer: all of them have all of x, and get all of the result.
+  // Collective over these ranks.
+  virtual at::Tensor continue_together(std::int64_t past, KeyValueCache& cache, const at::Tensor& x,
+                                       const PutTogether& ranks);
 };
 
 // layers + 3 specs: "model.embed_tokens", "model.layers.0", ..., "model.norm", "lm_head"; of GPT-2

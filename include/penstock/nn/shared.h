@@ -24,13 +24,15 @@
 namespace penstock::nn {
 
 // A linear of a shared layer: first values are those of torch::nn::Linear, and each rank's part has
-// the bits that it has in the whole.
+// the bits that it has in the whole.  Where nobody shares it, outputs have the bits of that, too.
 struct SharedLinearOptions {
   std::int64_t in = 0;
   std::int64_t out = 0;
   bool bias = true;
   std::int64_t unit = 1;    // Features that stay together, as those of a head do.
   std::int64_t copies = 1;  // Ranks in a row that have the same part; divides their number.
+  // Number of linears of equal size in a ColumnLinear, whose outputs lie one behind the other.
+  std::int64_t fused = 1;
 };
 
 // x W^T + b with a part of the outputs.
@@ -52,6 +54,8 @@ class RowLinear : public CutModule {
  public:
   // Throws: ConfigError for more ranks than units of inputs.
   RowLinear(const Making& making, const SharedLinearOptions& options);
+  // Takes [..., in] and gives [..., out].  REQUIRES: nobody shares it.
+  at::Tensor forward(const at::Tensor& x) const;
   // Takes [..., this rank's inputs] and gives a summand of [..., out].
   at::Tensor summand(const at::Tensor& x) const;
   at::Tensor add_bias(const at::Tensor& sum) const;

@@ -25,5 +25,7 @@ at::Tensor mean_token_loss(const at::Tensor& logits, const at::Tensor& targets);
 // of ranks.
 // Source: Shoeybi et al., Megatron-LM (2019).
 Loss token_loss(std::int64_t vocabulary);
+// Its pieces, for a loss that computes the same of all logits.
+LossPieces pieces_of_token_loss(std::int64_t vocabulary);
 
 }  // namespace penstock::nn

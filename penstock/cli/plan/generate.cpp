@@ -12,7 +12,6 @@
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
-#include "penstock/plan/config/whole_layers.h"
 
 namespace penstock::cli {
 namespace {
@@ -50,6 +49,7 @@ void declare_generate(CLI::App& app, GenerateCommand& command) {
       "  penstock generate SmolLM2-135M --prompt \"The capital of France is\"\n"
       "  penstock generate SmolLM2-135M-Instruct --chat --prompt \"Who are you?\"\n"
       "  penstock generate tuned --tokens 504,3575,282 --max-tokens 20 --pipe 2\n"
+      "  penstock generate tuned --tokens 504,3575,282 --set mesh.tensor=2\n"
       "  penstock generate tuned --prompt \"def main(\" --temperature 0.8 --top-p 0.9 --seed 1");
 }
 
@@ -66,11 +66,14 @@ Tokens prompt_of(const GenerateCommand& command) {
 }
 
 void refuse_replicas(const config::Config& config, std::int64_t ranks) {
-  const std::int64_t pipe = config::asked_shape(config.mesh).size(mesh::Role::Pipe);
-  if (pipe == ranks) return;
+  const mesh::Shape mesh = config::asked_shape(config.mesh);
+  const std::int64_t pipe = mesh.size(mesh::Role::Pipe);
+  const std::int64_t sharing = mesh.size(mesh::Role::SharedWeights);
+  if (pipe * sharing == ranks) return;
+  const std::string shared = sharing > 1 ? str(", which ", sharing, " ranks each share") : "";
   throw ConfigError(str("generate: ", counted(ranks, "rank"), ", and ", counted(pipe, "stage"),
-                        ": each rank has one, and there are no replicas"),
-                    {"say how many with --pipe alone"});
+                        shared, ": there are no replicas"),
+                    {"say how many with --pipe and --set mesh.tensor alone"});
 }
 
 // Runs all ranks, which write what they generate to the file `to`.  Returns: their exit code.
@@ -81,7 +84,6 @@ int run_ranks(const GenerateCommand& command, const Generation& generation, int 
     throw ConfigError(str("generate: ", quoted_path(command.ranks.config),
                           " is no folder of a Hugging Face model"));
   }
-  config::require_whole_layers(config, "generate");
   refuse_replicas(config, local_ranks(command.ranks, config.mesh));
   return run_ranks_once("generate", words_of(generation), command.ranks, start, config,
                         {{kTokensVariable, std::to_string(to)}});

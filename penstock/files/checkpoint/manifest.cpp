@@ -43,11 +43,12 @@ std::string to_text(const Shard& shard) {
 }
 
 std::string to_text(const Box& box) {
-  std::vector<std::string> intervals;
-  for (const Interval& each : box) {
-    intervals.push_back(str("[", each.first, ", ", each.count, "]"));
+  std::vector<std::string> dimensions;
+  for (const Runs& each : box) {
+    const std::string more = each.times > 1 ? str(", ", each.times, ", ", each.every) : "";
+    dimensions.push_back(str("[", each.first, ", ", each.count, more, "]"));
   }
-  return str("[", join(intervals, ", "), "]");
+  return str("[", join(dimensions, ", "), "]");
 }
 
 std::string to_text(const Tensor& tensor) {
@@ -144,6 +145,23 @@ ScalarType parse_type(const json::Value& value) {
   return static_cast<ScalarType>(found - kScalarTypes.begin());
 }
 
+Runs parse_runs(const json::Value& value, std::int64_t size) {
+  const auto& numbers = list_of(value, "an interval of a box");
+  if (numbers.size() != 2 && numbers.size() != 4) {
+    refuse(value, "an interval of a box has two numbers, or four of a number of intervals");
+  }
+  Runs runs{.first = natural(numbers[0], "an interval's first index", size)};
+  runs.count = natural(numbers[1], "an interval's indices", size - runs.first);
+  if (numbers.size() == 2) return runs;
+  runs.times = natural(numbers[2], "a number of intervals", kRunsMax);
+  runs.every = natural(numbers[3], "the distance of intervals", size);
+  const std::int64_t room = size - runs.first - runs.count;
+  if (runs.times < 2 || runs.every <= runs.count || runs.every > room / (runs.times - 1)) {
+    refuse(value, str("several intervals of a dimension of ", size, " lie apart, and within it"));
+  }
+  return runs;
+}
+
 Box parse_box(const json::Value& value, const Sizes& shape) {
   const auto& dimensions = list_of(value, "a box");
   if (dimensions.size() != shape.size()) {
@@ -151,10 +169,7 @@ Box parse_box(const json::Value& value, const Sizes& shape) {
   }
   Box box;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    const auto& numbers = list_of(dimensions[d], "an interval of a box");
-    if (numbers.size() != 2) refuse(dimensions[d], "an interval of a box has two numbers");
-    const std::int64_t first = natural(numbers[0], "an interval's first index", shape[d]);
-    box.push_back({first, natural(numbers[1], "an interval's indices", shape[d] - first)});
+    box.push_back(parse_runs(dimensions[d], shape[d]));
   }
   return simplest(std::move(box), shape);
 }

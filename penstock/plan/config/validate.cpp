@@ -177,12 +177,6 @@ void check_shared_layers(const Config& config, const Origins& origins, Problems&
   if (ranks == 1) return;
   const Origin origin = first_given(origins, {"mesh.tensor"});
   const std::string what = str("mesh.tensor = ", ranks, ": ");
-  if (config.model.type != ModelType::HuggingFace) {
-    problems.add(origin, str(what, "ranks share no layers of model.type = ",
-                             Choice<ModelType>{kModelTypes}.write(config.model.type),
-                             "; take 1, or a \"hugging_face\" model of the kind of Llama, Mistral, "
-                             "Qwen2 or Qwen3"));
-  }
   if (config.numerics.invariant) {
     problems.add(origin, str(what,
                              "numerics.invariant is true, and sums within a layer depend on how "

@@ -15,15 +15,26 @@ Interval part_of(std::int64_t size, const Share& share) {
 }
 
 Interval Cut::interval() const {
-  const Interval units = part_of(size / unit, {.index = part, .of = of});
+  const Interval units = part_of(size / fused / unit, {.index = part, .of = of});
   return {.first = units.first * unit, .count = units.count * unit};
+}
+
+Runs Cut::runs() const {
+  const Interval first = interval();
+  const bool is_one = fused == 1 || is_whole();
+  return {.first = first.first,
+          .count = is_whole() ? size : first.count,
+          .times = is_one ? 1 : fused,
+          .every = is_one ? 0 : size / fused};
 }
 
 Cut cut_along(const Along& along, const Sizes& shape, const Share& share) {
   const std::int64_t size = shape[along.dimension];
-  PENSTOCK_CHECK(size % along.unit == 0 && share.of % along.copies == 0, size, " in units of ",
-                 along.unit, ", ", share.of, " ranks with ", along.copies, " copies");
-  const std::int64_t parts = share.of / along.copies, units = size / along.unit;
+  PENSTOCK_CHECK(along.fused <= kRunsMax && size % (along.unit * along.fused) == 0 &&
+                     share.of % along.copies == 0,
+                 size, " in units of ", along.unit, ", ", along.fused, " fused, ", share.of,
+                 " ranks with ", along.copies, " copies");
+  const std::int64_t parts = share.of / along.copies, units = size / along.fused / along.unit;
   if (units < parts) {
     throw ConfigError(str("a parameter of shape [", join(shape, ", "), "] cannot be shared by ",
                           share.of, " ranks: along dimension ", along.dimension, " it has ", units,
@@ -35,6 +46,7 @@ Cut cut_along(const Along& along, const Sizes& shape, const Share& share) {
           .of = parts,
           .size = size,
           .unit = along.unit,
+          .fused = along.fused,
           .copies = along.copies,
           .copy = share.index % along.copies};
 }
@@ -45,7 +57,7 @@ Sizes shape_of_whole(Sizes part, const Cut& cut) {
 }
 
 Sizes shape_of_part(Sizes whole, const Cut& cut) {
-  if (!cut.is_whole()) whole[cut.dimension] = cut.interval().count;
+  if (!cut.is_whole()) whole[cut.dimension] = cut.runs().indices();
   return whole;
 }
 
@@ -53,7 +65,7 @@ Box box_of(const Cut& cut, const Sizes& whole) {
   if (cut.is_whole()) return {};
   Box box;
   for (const std::int64_t size : whole) box.push_back({.count = size});
-  box[cut.dimension] = cut.interval();
+  box[cut.dimension] = cut.runs();
   return box;
 }
 

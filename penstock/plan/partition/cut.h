@@ -28,7 +28,10 @@ struct Cut {
   std::int64_t part = 0;
   std::int64_t of = 1;
   std::int64_t size = 0;  // Size of the whole parameter along the dimension.
-  std::int64_t unit = 1;  // Indices that stay together, as those of a head do; divides the size.
+  std::int64_t unit = 1;  // Indices that stay together, as those of a head do.
+  // The dimension is so many of equal size, one behind the other, as fused queries, keys and values
+  // are.  Each is cut, and a part has some units of each.  At most kRunsMax.
+  std::int64_t fused = 1;
   // Ranks in a row that have the same part, and which of them this is.
   std::int64_t copies = 1;
   std::int64_t copy = 0;
@@ -36,14 +39,18 @@ struct Cut {
 
   bool is_whole() const { return of == 1; }
 
-  // The indices of the part: of units whose numbers differ by 1 at most, the larger ones first.
+  // The indices of the part in the first of those that are fused: of units whose numbers differ by
+  // 1 at most, the larger ones first.
   Interval interval() const;
+  // All indices of the part.
+  Runs runs() const;
 };
 
 // How a parameter is cut that ranks share.
 struct Along {
   std::size_t dimension = 0;
   std::int64_t unit = 1;
+  std::int64_t fused = 1;
   std::int64_t copies = 1;  // Divides the number of ranks.
 };
 

@@ -1,7 +1,6 @@
 #include "penstock/nn/decoder.h"
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -14,6 +13,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/decoder_modules.h"
+#include "penstock/runtime/nn/shared_tokens.h"
 #include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {
@@ -31,16 +31,19 @@ at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) 
 class DecoderEmbedding : public DecoderLayer {
  public:
   DecoderEmbedding(const DecoderOptions& options, const Making& making)
-      : document_end_(options.document_end), vocabulary_(options.vocabulary) {
-    const std::vector<std::int64_t> sizes = {options.vocabulary, options.hidden};
-    if (is_gpt2(options)) {
-      tokens_ = add("wte", making.parameter(sizes));
-      if (!options.rotary) {
-        positions_ = add("wpe", making.parameter({options.positions, options.hidden}));
-      }
-    } else {
-      tokens_ = register_part("weight", making, sizes, {.dimension = 0});
-      here_ = cut_of(cuts(), "weight");
+      : document_end_(options.document_end) {
+    const auto table = [&](RowsOf what, std::int64_t rows) {
+      return std::make_shared<TableOfRows>(making, what, rows, options.hidden);
+    };
+    tokens_ = table(RowsOf::Tokens, options.vocabulary);
+    if (!is_gpt2(options)) {  // The table is the layer itself.
+      register_parameter("weight", tokens_->named_parameters()["weight"]);
+      take_cuts(*tokens_);
+      return;
+    }
+    register_module("wte", tokens_);
+    if (!options.rotary) {
+      positions_ = register_module("wpe", table(RowsOf::Positions, options.positions));
     }
   }
 
@@ -51,38 +54,43 @@ class DecoderEmbedding : public DecoderLayer {
     const at::Tensor starts = document_starts(tokens, *document_end_);
     return {embedded(tokens, -starts), starts};
   }
-  // The summands of the tokens whose rows are here.
+  // The summands of the tokens, and of the positions, whose rows are here: each rank has some of
+  // either, and their sums are those of one rank, in any order.
   Values forward_piece(std::size_t /*piece*/, const Values& values) override {
     const at::Tensor& tokens = the_only(values, "a decoder");
-    Values given = embedding_of_part(tokens_, here_, vocabulary_, tokens);
-    if (document_end_) given.push_back(document_starts(tokens, *document_end_));
-    return given;
+    if (!document_end_) return summand(tokens, 0);
+    const at::Tensor starts = document_starts(tokens, *document_end_);
+    return {summand(tokens, -starts), starts};
   }
   at::Tensor continue_behind(std::int64_t past, KeyValueCache& /*cache*/,
                              const at::Tensor& tokens) override {
     return embedded(tokens, past);
+  }
+  at::Tensor continue_together(std::int64_t past, KeyValueCache& /*cache*/,
+                               const at::Tensor& tokens, const PutTogether& ranks) override {
+    return ranks.sum(summand(tokens, past));
   }
 
  private:
   // Embeds tokens whose positions are their places plus `offset`: a number, or one for each.
   template <class Offset>
   at::Tensor embedded(const at::Tensor& tokens, const Offset& offset) const {
-    const at::Tensor embedded = at::embedding(tokens_, tokens);
-    if (!positions_.defined()) return embedded;
+    const at::Tensor embedded = tokens_->forward(tokens);
+    if (!positions_) return embedded;
     const at::Tensor places = at::arange(tokens.size(1), tokens.options());
-    return embedded + at::embedding(positions_, places + offset);
+    return embedded + positions_->forward(places + offset);
   }
-
-  at::Tensor add(const char* name, at::Tensor weight) {
-    return register_module(name, std::make_shared<torch::nn::Module>())
-        ->register_parameter("weight", std::move(weight));
+  template <class Offset>
+  at::Tensor summand(const at::Tensor& tokens, const Offset& offset) const {
+    const at::Tensor summand = tokens_->summand(tokens);
+    if (!positions_) return summand;
+    const at::Tensor places = at::arange(tokens.size(1), tokens.options());
+    return summand + positions_->summand(places + offset);
   }
 
   std::optional<std::int64_t> document_end_;
-  std::int64_t vocabulary_;
-  partition::Cut here_;
-  at::Tensor tokens_;
-  at::Tensor positions_;
+  std::shared_ptr<TableOfRows> tokens_;
+  std::shared_ptr<TableOfRows> positions_;  // Null: they are rotary.
 };
 
 class DecoderBlock : public DecoderLayer {
@@ -113,6 +121,13 @@ class DecoderBlock : public DecoderLayer {
   at::Tensor continue_behind(std::int64_t /*past*/, KeyValueCache& cache,
                              const at::Tensor& x) override {
     return behind(x, attention_->forward(x, *attention_norm_, &cache));
+  }
+  at::Tensor continue_together(std::int64_t /*past*/, KeyValueCache& cache, const at::Tensor& x,
+                               const PutTogether& ranks) override {
+    const at::Tensor attention =
+        attention_->summand(attention_norm_->forward(x), /*starts=*/{}, &cache);
+    const at::Tensor attended = x + attention_->behind_sum(ranks.sum(attention));
+    return attended + mlp_->behind_sum(ranks.sum(mlp_->summand(mlp_norm_->forward(attended))));
   }
 
   // Values are x, what is made of it, and where documents begin, if anything says so.  Sums of
@@ -188,15 +203,21 @@ class DecoderNorm : public DecoderLayer {
 class DecoderHead : public DecoderLayer {
  public:
   DecoderHead(const DecoderOptions& options, const Making& making)
-      : weight_(register_part("weight", making, {options.vocabulary, options.hidden},
+      : vocabulary_(options.vocabulary),
+        weight_(register_part("weight", making, {options.vocabulary, options.hidden},
                               {.dimension = 0})) {}
   at::Tensor forward(const at::Tensor& x) override { return at::linear(x, weight_); }
   // The first is there for what comes behind it.
   Values forward_piece(std::size_t piece, const Values& values) override {
     return piece == 0 ? values : forward_values(values);
   }
+  at::Tensor continue_together(std::int64_t /*past*/, KeyValueCache& /*cache*/, const at::Tensor& x,
+                               const PutTogether& ranks) override {
+    return ranks.gather(forward(x), /*dimension=*/2, vocabulary_);
+  }
 
  private:
+  std::int64_t vocabulary_;
   at::Tensor weight_;
 };
 
@@ -208,27 +229,16 @@ struct Part {
   exchange::Pieces pieces = {};  // Pieces without their parameters.
 };
 
-// Ranks that share a layer of GPT-2's form have all of its weights.
 template <class LayerType, class... Args>
 std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& making,
                                   const Args&... args) {
-  return std::make_shared<LayerType>(options, is_gpt2(options) ? making.whole() : making, args...);
+  return std::make_shared<LayerType>(options, making, args...);
 }
 
-// What ranks that share layers have between these: some tokens each.  All know the documents.
-constexpr exchange::Held kTokens = exchange::cut(/*dimension=*/1);
-
-// These values, and with documents where they begin.
+// These values, and with documents where they begin, which all ranks know.
 exchange::HeldValues held(const DecoderOptions& options, exchange::HeldValues values) {
   if (options.document_end) values.push_back(exchange::kInvariant);
   return values;
-}
-
-exchange::Exchange gathers(std::size_t value) {
-  return {.value = value, .before = kTokens, .after = exchange::kReplicated};
-}
-exchange::Exchange sums(std::size_t value) {
-  return {.value = value, .before = exchange::kPartial, .after = kTokens};
 }
 
 exchange::Pieces pieces_of_embedding(const DecoderOptions& options) {
@@ -261,11 +271,17 @@ exchange::Pieces pieces_of_head(const DecoderOptions& options) {
 // The piece of a block that uses a parameter.  What is added to a sum is used behind it.
 std::size_t piece_of_block(const std::string& parameter) {
   using Block = DecoderBlock;
-  if (parameter.starts_with("input_layernorm.")) return Block::kNormForAttention;
-  if (parameter.starts_with("post_attention_layernorm.")) return Block::kNormForMlp;
-  if (parameter == "self_attn.o_proj.bias") return Block::kNormForMlp;
-  if (parameter.starts_with("self_attn.")) return Block::kAttention;
-  return parameter == "mlp.down_proj.bias" ? Block::kSum : Block::kMlp;
+  const auto is_of = [&](std::initializer_list<std::string_view> modules) {
+    return std::ranges::any_of(modules, [&](auto each) { return parameter.starts_with(each); });
+  };
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::ranges::find(names, parameter) != names.end();
+  };
+  if (is_of({"input_layernorm.", "ln_1."})) return Block::kNormForAttention;
+  if (is_of({"post_attention_layernorm.", "ln_2."})) return Block::kNormForMlp;
+  if (is_one_of({"self_attn.o_proj.bias", "attn.c_proj.bias"})) return Block::kNormForMlp;
+  if (is_of({"self_attn.", "attn."})) return Block::kAttention;
+  return is_one_of({"mlp.down_proj.bias", "mlp.c_proj.bias"}) ? Block::kSum : Block::kMlp;
 }
 
 std::vector<Part> parts_of(const DecoderOptions& options) {
@@ -284,9 +300,6 @@ std::vector<Part> parts_of(const DecoderOptions& options) {
   parts.push_back({gpt2 ? "transformer.ln_f" : "model.norm", "DecoderNorm", make_layer<DecoderNorm>,
                    pieces_of_norm(options)});
   parts.push_back({"lm_head", "DecoderHead", make_layer<DecoderHead>, pieces_of_head(options)});
-  if (gpt2) {
-    for (Part& part : parts) part.pieces.clear();
-  }
   return parts;
 }
 
@@ -364,6 +377,11 @@ partition::LayerMeta meta_of(const DecoderOptions& options, const Part& part) {
 at::Tensor DecoderLayer::continue_behind(std::int64_t /*past*/, KeyValueCache& /*cache*/,
                                          const at::Tensor& x) {
   return forward(x);
+}
+
+at::Tensor DecoderLayer::continue_together(std::int64_t past, KeyValueCache& cache,
+                                           const at::Tensor& x, const PutTogether& /*ranks*/) {
+  return continue_behind(past, cache, x);
 }
 
 FillParameter normal_parameters(double standard_deviation) {

@@ -43,13 +43,11 @@ Projection::Projection(const DecoderOptions& options, const Making& making,
   const std::size_t outputs = is_in_out_ ? 1 : 0, inputs = 1 - outputs;
   const std::vector<std::int64_t> sizes =
       is_in_out_ ? std::vector{shape.in, shape.out} : std::vector{shape.out, shape.in};
-  const partition::Along along{
-      .dimension = cuts_outputs ? outputs : inputs, .unit = shape.unit, .copies = shape.copies};
+  const partition::Along along = shape.along(cuts_outputs ? outputs : inputs);
   weight_ = register_part("weight", making, sizes, along);
   if (!cuts_outputs) in_here_ = cut_along(along, sizes, making.share).interval();
   if (shape.has_bias) {
-    bias_ = cuts_outputs ? register_part("bias", making, {shape.out},
-                                         {.unit = shape.unit, .copies = shape.copies})
+    bias_ = cuts_outputs ? register_part("bias", making, {shape.out}, shape.along(0))
                          : register_parameter("bias", making.parameter({shape.out}));
   }
   const auto& adapter = options.adapter;
@@ -63,8 +61,7 @@ void Projection::add_adapter(const AdapterOptions& adapter, const Making& making
                        std::size_t dimension) {
     const auto module = register_module(std::string(name), std::make_shared<PartOfMatrix>());
     if (shape.cut != features) return module->add(making.whole(), sizes, {});
-    return module->add(making, sizes,
-                       {.dimension = dimension, .unit = shape.unit, .copies = shape.copies});
+    return module->add(making, sizes, shape.along(dimension));
   };
   adapter_in_ = add(kAdapterIn, {adapter.rank, shape.in}, CutFeatures::Inputs, 1);
   adapter_out_ = add(kAdapterOut, {shape.out, adapter.rank}, CutFeatures::Outputs, 0);
@@ -113,22 +110,36 @@ Tensors NormModule::projected(const at::Tensor& x, const Projections& projection
 
 namespace {
 
-// Whether so many ranks can have whole heads each, the queries of each with their keys.
-bool can_share_heads(const DecoderOptions& options, std::int64_t ranks) {
-  if (ranks <= options.kv_heads) return true;
-  return ranks % options.kv_heads == 0 && options.heads % ranks == 0;
+bool can_share_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks) {
+  if (ranks <= kv_heads) return true;
+  return ranks % kv_heads == 0 && heads % ranks == 0;
 }
 
-void check_heads(const DecoderOptions& options, std::int64_t ranks) {
-  if (can_share_heads(options, ranks)) return;
+}  // namespace
+
+void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks) {
+  if (can_share_heads(heads, kv_heads, ranks)) return;
   std::vector<std::int64_t> that_can;
-  for (std::int64_t each = 1; each <= options.heads; ++each) {
-    if (can_share_heads(options, each)) that_can.push_back(each);
+  for (std::int64_t each = 1; each <= heads; ++each) {
+    if (can_share_heads(heads, kv_heads, each)) that_can.push_back(each);
   }
-  throw ConfigError(penstock::str("mesh.tensor = ", ranks, ": ranks cannot share ", options.heads,
-                                  " heads of queries and ", options.kv_heads,
+  throw ConfigError(penstock::str("mesh.tensor = ", ranks, ": ranks cannot share ", heads,
+                                  " heads of queries and ", kv_heads,
                                   " of keys and values, each rank some whole ones"),
                     {penstock::str("sizes that work: ", join(that_can, ", "))});
+}
+
+namespace {
+
+// How many of equal size one projection of GPT-2's form has: queries, keys and values.
+std::int64_t fused_of_gpt2(const DecoderOptions& options, const partition::Share& share) {
+  if (options.heads == options.kv_heads) return 3;
+  if (share.of == 1) return 1;
+  throw ConfigError(
+      penstock::str("mesh.tensor = ", share.of, ": c_attn of ", options.heads,
+                    " heads of queries and ", options.kv_heads,
+                    " of keys and values is no three of equal size, which ranks could share"),
+      {"take 1, or a model of Llama's form, which has a projection for each"});
 }
 
 }  // namespace
@@ -165,12 +176,15 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
                 .copies = kv_copies_});
   };
   if (is_gpt2(options)) {
+    const std::int64_t fused = fused_of_gpt2(options, making.share);
     projections_ = {add(options, making,
                         {.name = "c_attn",
                          .in = hidden,
                          .out = q + 2 * kv,
                          .has_bias = options.qkv_bias,
-                         .cut = CutFeatures::Outputs})};
+                         .cut = CutFeatures::Outputs,
+                         .unit = head_dim_,
+                         .fused = fused})};
   } else {
     projections_ = {queries("q_proj", CutFeatures::Outputs, options.qkv_bias),
                     keys_or_values("k_proj"), keys_or_values("v_proj")};
@@ -187,7 +201,7 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
 }
 
 void DecoderAttention::share_heads(const DecoderOptions& options, const partition::Share& share) {
-  check_heads(options, share.of);
+  check_heads(options.heads, options.kv_heads, share.of);
   if (share.of > options.kv_heads) {
     kv_copies_ = share.of / options.kv_heads;
     heads_ = options.heads / share.of;
@@ -230,10 +244,11 @@ at::Tensor DecoderAttention::forward_within(const at::Tensor& x, const NormModul
 }
 
 at::Tensor DecoderAttention::summand(const at::Tensor& normed,
-                                     const std::optional<at::Tensor>& starts) {
+                                     const std::optional<at::Tensor>& starts,
+                                     KeyValueCache* cache) {
   const Tensors projected = split(outputs_of(projections_, normed));
   return output_->summand(starts ? attended_within(projected, *starts)
-                                 : attended(projected, /*cache=*/nullptr));
+                                 : attended(projected, cache));
 }
 
 ProjectionPointer DecoderAttention::add(const DecoderOptions& options, const Making& making,

@@ -31,8 +31,18 @@ struct ProjectionShape {
   bool has_bias;
   CutFeatures cut;
   std::int64_t unit = 1;    // Features that stay together.
+  std::int64_t fused = 1;   // Several of as many outputs each are fused.
   std::int64_t copies = 1;  // Ranks that have the same ones.
+
+  // How ranks share a tensor's dimension of these features.
+  partition::Along along(std::size_t dimension) const {
+    return {.dimension = dimension, .unit = unit, .fused = fused, .copies = copies};
+  }
 };
+
+// Throws: ConfigError where so many ranks cannot have whole heads each, the queries of each with
+// their keys; with the numbers of ranks that can.
+void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks);
 
 // x W + b, with W as the form stores it, and its adapter's product where it has one.
 class Projection : public CutModule {
@@ -105,7 +115,8 @@ class DecoderAttention : public torch::nn::Module {
 
   // What this rank's heads add to forward() of x, or to forward_within() where there are starts,
   // whose norm is given.
-  at::Tensor summand(const at::Tensor& normed, const std::optional<at::Tensor>& starts);
+  at::Tensor summand(const at::Tensor& normed, const std::optional<at::Tensor>& starts,
+                     KeyValueCache* cache = nullptr);
   // forward(), of the sum of all summands.
   at::Tensor behind_sum(const at::Tensor& sum) const { return output_->add_bias(sum); }
 

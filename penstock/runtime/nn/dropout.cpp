@@ -1,7 +1,7 @@
 #include "penstock/runtime/nn/dropout.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <vector>
 
@@ -23,14 +23,23 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
 
 at::Tensor DropoutImpl::forward_part(const at::Tensor& part, const Interval& here,
                                      std::int64_t size) {
-  if (!is_training() || p_ == 0) return part;
-  if (p_ == 1) return part * at::zeros_like(part);
-  std::vector<std::int64_t> sizes = part.sizes().vec();
-  if (!sizes.empty()) sizes.back() = size;
+  std::vector<std::int64_t> shape = part.sizes().vec();
+  if (!shape.empty()) shape.back() = size;
+  const at::Tensor factors = this->factors(shape, part.options(), -1, here);
+  return factors.defined() ? part * factors : part;
+}
+
+at::Tensor DropoutImpl::factors(at::IntArrayRef shape, const at::TensorOptions& options,
+                                std::int64_t dimension, const Interval& here) {
+  if (!is_training() || p_ == 0) return {};
+  const auto of_part = [&](const at::Tensor& whole) {
+    const bool is_part = whole.dim() > 0 && here.count < whole.size(dimension);
+    return is_part ? whole.narrow(dimension, here.first, here.count).contiguous() : whole;
+  };
+  if (p_ == 1) return of_part(at::zeros(shape, options));
   // Drawn in host memory, so that every device draws the same.
-  at::Tensor kept = at::empty(sizes, at::kFloat).bernoulli_(1 - p_, generator());
-  if (here.count < size) kept = kept.narrow(-1, here.first, here.count);
-  return part * kept.to(part.options()).mul_(1 / (1 - p_));
+  const at::Tensor kept = at::empty(shape, at::kFloat).bernoulli_(1 - p_, generator());
+  return of_part(kept).to(options).mul_(1 / (1 - p_));
 }
 
 }  // namespace penstock::nn

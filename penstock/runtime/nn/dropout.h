@@ -22,6 +22,10 @@ class DropoutImpl : public torch::nn::Cloneable<DropoutImpl> {
   // The same of a part of an input along its last dimension, of which the whole has `size`: it has
   // the zeros that it has in the whole.
   at::Tensor forward_part(const at::Tensor& part, const Interval& here, std::int64_t size);
+  // What forward() multiplies an input of that shape by, or a part of it along a dimension;
+  // undefined: by nothing.
+  at::Tensor factors(at::IntArrayRef shape, const at::TensorOptions& options,
+                     std::int64_t dimension, const Interval& here);
   void reset() override {}
 
  private:

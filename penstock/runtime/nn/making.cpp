@@ -31,10 +31,29 @@ void CutModule::take_cuts(const torch::nn::Module& module) {
   if (const auto* const cut = dynamic_cast<const CutModule*>(&module)) cuts_ = cut->cuts_;
 }
 
-at::Tensor part_of(const at::Tensor& whole, const partition::Cut& cut) {
+namespace {
+
+// A share's part, which shares memory with the whole; of several fused ones a dimension more.
+at::Tensor view_of_part(const at::Tensor& whole, const partition::Cut& cut) {
   if (cut.is_whole()) return whole;
+  const auto dimension = static_cast<std::int64_t>(cut.dimension);
   const Interval mine = cut.interval();
-  return whole.narrow(static_cast<std::int64_t>(cut.dimension), mine.first, mine.count);
+  if (cut.fused == 1) return whole.narrow(dimension, mine.first, mine.count);
+  return whole.unflatten(dimension, {cut.fused, -1}).narrow(dimension + 1, mine.first, mine.count);
+}
+
+}  // namespace
+
+at::Tensor part_of(const at::Tensor& whole, const partition::Cut& cut) {
+  const at::Tensor view = view_of_part(whole, cut);
+  return view.dim() == whole.dim() ? view
+                                   : view.flatten(static_cast<std::int64_t>(cut.dimension),
+                                                  static_cast<std::int64_t>(cut.dimension) + 1);
+}
+
+void set_part(const at::Tensor& whole, const partition::Cut& cut, const at::Tensor& part) {
+  const at::Tensor view = view_of_part(whole, cut);
+  view.copy_(part.view(view.sizes()));
 }
 
 Cuts cuts_in(const torch::nn::Module& module) {

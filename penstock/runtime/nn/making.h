@@ -45,9 +45,11 @@ class CutModule : public torch::nn::Module {
   Cuts cuts_;
 };
 
-// A share's part of a tensor with that many dimensions as the whole parameter, which it shares
-// memory with.
+// A share's part of a tensor with that many dimensions as the whole parameter: a copy where that is
+// several fused ones.
 at::Tensor part_of(const at::Tensor& whole, const partition::Cut& cut);
+// Makes `part` the share's part of a whole tensor, which is contiguous.
+void set_part(const at::Tensor& whole, const partition::Cut& cut, const at::Tensor& part);
 
 // The cuts in a module and in those that it consists of, by the names of their parameters there.
 Cuts cuts_in(const torch::nn::Module& module);

@@ -1,11 +1,10 @@
 #include "penstock/nn/shared.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linear.h>
 #include <torch/csrc/autograd/grad_mode.h>
+#include <torch/nn/functional/linear.h>
 
 #include <cmath>
-#include <optional>
 
 #include "penstock/runtime/nn/token_rows.h"
 
@@ -27,14 +26,16 @@ void fill_linear(const at::Tensor& part, const partition::Cut& cut, std::int64_t
   fill(part, cut, [bound](at::Tensor& whole) { whole.uniform_(-bound, bound); });
 }
 
-std::optional<at::Tensor> if_there(const at::Tensor& bias) {
-  return bias.defined() ? std::optional(bias) : std::nullopt;
+// x W^T + b with the bits of torch::nn::Linear, which adds the bias behind the product.
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return torch::nn::functional::linear(x, weight, bias);
 }
 
 }  // namespace
 
 ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& options) {
-  const partition::Along along{.unit = options.unit, .copies = options.copies};
+  const partition::Along along{
+      .unit = options.unit, .fused = options.fused, .copies = options.copies};
   weight_ = register_part("weight", making, {options.out, options.in}, along);
   fill_linear(weight_, cut_of(cuts(), "weight"), options.in);
   if (!options.bias) return;
@@ -42,9 +43,7 @@ ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& opti
   fill_linear(bias_, cut_of(cuts(), "bias"), options.in);
 }
 
-at::Tensor ColumnLinear::forward(const at::Tensor& x) const {
-  return at::linear(x, weight_, if_there(bias_));
-}
+at::Tensor ColumnLinear::forward(const at::Tensor& x) const { return product(x, weight_, bias_); }
 
 RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
   weight_ = register_part("weight", making, {options.out, options.in},
@@ -55,7 +54,9 @@ RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
   fill_linear(bias_, {}, options.in);
 }
 
-at::Tensor RowLinear::summand(const at::Tensor& x) const { return at::linear(x, weight_); }
+at::Tensor RowLinear::forward(const at::Tensor& x) const { return product(x, weight_, bias_); }
+
+at::Tensor RowLinear::summand(const at::Tensor& x) const { return product(x, weight_, {}); }
 
 at::Tensor RowLinear::add_bias(const at::Tensor& sum) const {
   return bias_.defined() ? sum + bias_ : sum;

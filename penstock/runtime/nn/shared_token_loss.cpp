@@ -147,12 +147,14 @@ exchange::Pieces pieces_of(std::int64_t vocabulary) {
 
 }  // namespace
 
+LossPieces pieces_of_token_loss(std::int64_t vocabulary) {
+  return {.pieces = pieces_of(vocabulary), .make = [vocabulary](const auto& share) {
+            return std::make_shared<SharedTokenLoss>(vocabulary, share);
+          }};
+}
+
 Loss token_loss(std::int64_t vocabulary) {
-  return Loss(mean_token_loss)
-      .of_any_type()
-      .in_pieces({.pieces = pieces_of(vocabulary), .make = [vocabulary](const auto& share) {
-                    return std::make_shared<SharedTokenLoss>(vocabulary, share);
-                  }});
+  return Loss(mean_token_loss).of_any_type().in_pieces(pieces_of_token_loss(vocabulary));
 }
 
 }  // namespace penstock::nn

@@ -28,11 +28,15 @@ std::string first_of(const at::Tensor& tokens, const at::Tensor& are_wrong) {
 }  // namespace
 
 at::Tensor embedding_of_part(const at::Tensor& weight, const partition::Cut& here,
-                             std::int64_t vocabulary, const at::Tensor& tokens) {
+                             std::int64_t vocabulary, const at::Tensor& tokens, RowsOf rows_of) {
   const at::Tensor wrong = are_wrong(tokens, vocabulary);
   refuse_if(wrong.any(), [=] {
-    throw Error(penstock::str("a token is ", first_of(tokens, wrong),
-                              "; the model's vocabulary has ", vocabulary, " tokens"));
+    const std::string first = first_of(tokens, wrong);
+    throw Error(rows_of == RowsOf::Positions
+                    ? penstock::str("a token's position is ", first, "; the model has ", vocabulary,
+                                    " positions")
+                    : penstock::str("a token is ", first, "; the model's vocabulary has ",
+                                    vocabulary, " tokens"));
   });
   const Interval mine = here.is_whole() ? Interval{.count = vocabulary} : here.interval();
   const at::Tensor rows = tokens - mine.first;
@@ -41,6 +45,17 @@ at::Tensor embedding_of_part(const at::Tensor& weight, const partition::Cut& her
       at::embedding(weight, rows.clamp(0, mine.count - 1)).masked_fill(is_elsewhere, 0);
   if (tokens.is_cpu()) return embedded;
   return embedded.masked_fill(wrong.unsqueeze(-1), kNotANumber);
+}
+
+TableOfRows::TableOfRows(const Making& making, RowsOf what, std::int64_t rows, std::int64_t width)
+    : what_(what), rows_(rows), weight_(register_part("weight", making, {rows, width}, {})) {}
+
+at::Tensor TableOfRows::forward(const at::Tensor& numbers) const {
+  return at::embedding(weight_, numbers);
+}
+
+at::Tensor TableOfRows::summand(const at::Tensor& numbers) const {
+  return embedding_of_part(weight_, cut_of(cuts(), "weight"), rows_, numbers, what_);
 }
 
 void check_rows(const at::Tensor& logits, const at::Tensor& targets) {

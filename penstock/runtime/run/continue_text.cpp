@@ -12,11 +12,14 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/counted.h"
+#include "penstock/core/mesh/groups.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/folder.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/partition/partition.h"
 #include "penstock/plan/config/resolve.h"
+#include "penstock/runtime/comm/shard_group.h"
+#include "penstock/runtime/execute/group_exchanges.h"
 #include "penstock/runtime/hugging_face/generation_config.h"
 #include "penstock/runtime/rank/watch.h"
 #include "penstock/runtime/run/from_config.h"
@@ -31,15 +34,56 @@ using execute::Phase;
 
 constexpr std::int32_t kTag = 0;  // Messages between two stages keep their order.
 
+// The ranks that share a stage's layers: each has some heads, columns and rows, and has the keys
+// and values of its heads alone.
+class SharingStage {
+ public:
+  // Collective over these ranks.
+  SharingStage(comm::Communicator& communicator, const std::vector<Rank>& ranks,
+               execute::Progress& progress)
+      : group_(communicator, ranks), exchanges_(communicator, group_, progress) {}
+
+  const partition::Share& share() const { return exchanges_.share(); }
+
+  // Every rank gets the same bits.
+  nn::PutTogether put_together() {
+    using exchange::Action;
+    return {.sum =
+                [this](const at::Tensor& summand) {
+                  return exchanges_.run(
+                      {.action = Action::AllReduce, .name = "the sum over ranks that share layers"},
+                      summand.contiguous());
+                },
+            .gather =
+                [this](const at::Tensor& part, std::int64_t dimension, std::int64_t whole) {
+                  return exchanges_.run({.action = Action::AllGather,
+                                         .dimension = dimension,
+                                         .whole = whole,
+                                         .name = "gathering of ranks that share layers"},
+                                        part.contiguous());
+                }};
+  }
+
+ private:
+  comm::ShardGroup group_;
+  execute::GroupExchanges exchanges_;
+};
+
 // One stage's layers, and what they remember of the text.
 class GeneratingStage {
  public:
-  // Builds layers [first, end) of the model.
+  // Builds layers [first, end) of the model; `sharing`: with ranks that share them, or null.
   GeneratingStage(const std::vector<nn::LayerSpec>& model, std::int64_t first, std::int64_t end,
-                  c10::Device device, const std::function<void()>& advanced)
+                  c10::Device device, SharingStage* sharing, const std::function<void()>& advanced)
       : caches_(static_cast<std::size_t>(end - first)) {
+    nn::Making making;
+    if (sharing != nullptr) {
+      making.share = sharing->share();
+      ranks_ = sharing->put_together();
+    }
     for (std::int64_t i = first; i < end; ++i) {
-      auto layer = std::dynamic_pointer_cast<nn::DecoderLayer>(nn::build_layer(model, 0, i).layer);
+      auto layer =
+          std::dynamic_pointer_cast<nn::DecoderLayer>(nn::build_layer(model, 0, i, making).layer);
       PENSTOCK_CHECK(layer != nullptr, i);
       layer->to(device);
       layer->eval();
@@ -53,12 +97,14 @@ class GeneratingStage {
   at::Tensor run(std::int64_t past, at::Tensor x) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       if (needs_last_only_[i]) x = x.slice(1, -1);
-      x = layers_[i]->continue_behind(past, caches_[i], x);
+      x = ranks_ ? layers_[i]->continue_together(past, caches_[i], x, *ranks_)
+                 : layers_[i]->continue_behind(past, caches_[i], x);
     }
     return x;
   }
 
  private:
+  std::optional<nn::PutTogether> ranks_;  // Absent: nobody shares the layers.
   std::vector<std::shared_ptr<nn::DecoderLayer>> layers_;
   std::vector<bool> needs_last_only_;
   std::vector<nn::KeyValueCache> caches_;
@@ -89,18 +135,25 @@ class ContinuedText {
   }
 
  private:
-  std::int32_t here() const { return communicator_.rank().value; }
-  std::int32_t ranks() const { return communicator_.world_size(); }
-  bool is_last() const { return here() + 1 == ranks(); }
+  bool is_first_rank() const { return communicator_.rank().value == 0; }
+  // This rank's stage, and the number of stages.
+  std::int32_t here() const { return groups_->pipe.here; }
+  std::int32_t stages() const { return groups_->pipe.size(); }
+  Rank of_stage(std::int32_t stage) const {
+    return groups_->pipe.ranks[static_cast<std::size_t>(stage)];
+  }
+  bool is_last() const { return here() + 1 == stages(); }
 
-  void check_layout() const {
-    const mesh::Shape mesh = config::resolve_mesh(config_.mesh, ranks());
+  void check_layout() {
+    const mesh::Shape mesh = config::resolve_mesh(config_.mesh, communicator_.world_size());
     if (config_.model.type != config::ModelType::HuggingFace) {
       throw ConfigError("generate: model.type must be \"hugging_face\"");
     }
-    if (mesh.size() == mesh.size(mesh::Role::Pipe)) return;
-    throw ConfigError(str("generate: ", mesh::to_string(mesh),
-                          ": all ranks are stages of one pipeline; there are no replicas"));
+    if (mesh.size(mesh::Role::OtherSamples) > 1) {
+      throw ConfigError(str("generate: ", mesh::to_string(mesh),
+                            ": all ranks are of one pipeline; there are no replicas"));
+    }
+    groups_ = mesh::groups_of(mesh::make_mesh(mesh), communicator_.rank());
   }
 
   void open() {
@@ -108,7 +161,7 @@ class ContinuedText {
     folder_.emplace(config_.model.path);
     hugging_face::GenerationConfig texts = hugging_face::read_generation_config(config_.model.path);
     ends_ = std::move(texts.ends);
-    if (here() == 0 && !texts.passed_over.empty()) tell_passed_over(texts.passed_over);
+    if (is_first_rank() && !texts.passed_over.empty()) tell_passed_over(texts.passed_over);
     check_prompt();
   }
 
@@ -139,15 +192,18 @@ class ContinuedText {
     agree();
     const auto layers = folder_->layers();
     const auto partition =
-        partition::partition(nn::meta_of(layers), ranks(), partition::ByParameters());
+        partition::partition(nn::meta_of(layers), stages(), partition::ByParameters());
     first_layer_ = partition.first_layer(StageId(here()));
+    if (groups_->shared_weights.size() > 1) {
+      sharing_.emplace(communicator_, groups_->shared_weights.ranks, progress_);
+    }
     stage_.emplace(layers, first_layer_, partition.end_layer(StageId(here())), device_,
-                   [this] { progress_.advance(); });
+                   sharing_ ? &*sharing_ : nullptr, [this] { progress_.advance(); });
     takes_last_only_ =
         here() > 0 && layers[static_cast<std::size_t>(first_layer_)].meta.type == "DecoderHead";
     std::vector<Rank> peers;
-    if (here() > 0) peers.emplace_back(here() - 1);
-    if (!is_last()) peers.emplace_back(here() + 1);
+    if (here() > 0) peers.push_back(of_stage(here() - 1));
+    if (!is_last()) peers.push_back(of_stage(here() + 1));
     communicator_.link(peers);
     all_ = communicator_.make_group(communicator_.all_ranks());
   }
@@ -174,9 +230,9 @@ class ContinuedText {
       const at::Tensor logits = run(past, tokens);
       past += std::ssize(tokens);
       const Step step =
-          share(is_last() ? nn::next_token(logits[0][-1], wanted_.sampling, generator) : 0);
+          share(chooses() ? nn::next_token(logits[0][-1], wanted_.sampling, generator) : 0);
       if (step.stops) return asked().value_or(ExitCode::Preempted);
-      if (here() == 0) hear_(step.token);
+      if (is_first_rank()) hear_(step.token);
       if (std::ranges::find(ends_, step.token) != ends_.end()) break;
       tokens = {step.token};
     }
@@ -192,13 +248,13 @@ class ContinuedText {
       const std::int64_t rows = takes_last_only_ ? 1 : std::ssize(tokens);
       x = at::empty({1, rows, folder_->options().hidden}, at::dtype(at::kFloat).device(device_));
       const execute::WaitMark wait(progress_, "waiting for the stage before");
-      communicator_.receive(x, Rank(here() - 1), kTag)->wait();
+      communicator_.receive(x, of_stage(here() - 1), kTag)->wait();
     }
     x = stage_->run(past, x);
     progress_.advance();
     if (!is_last()) {
       const execute::WaitMark wait(progress_, "sending to the next stage");
-      communicator_.send(x.contiguous(), Rank(here() + 1), kTag)->wait();
+      communicator_.send(x.contiguous(), of_stage(here() + 1), kTag)->wait();
     }
     return x;
   }
@@ -208,7 +264,10 @@ class ContinuedText {
     bool stops;
   };
 
-  // The last rank's token, and whether any rank was asked to stop: the same on every rank.
+  // One rank chooses each token: the first of those that have the logits.
+  bool chooses() const { return is_last() && groups_->shared_weights.here == 0; }
+
+  // The token that was chosen, and whether any rank was asked to stop: the same on every rank.
   Step share(std::int64_t token) {
     const at::Tensor shared = at::tensor({token, std::int64_t{asked() ? 1 : 0}}, at::kLong);
     const execute::WaitMark wait(progress_, "waiting for the next token");
@@ -229,6 +288,8 @@ class ContinuedText {
   execute::Progress progress_;
   std::optional<hugging_face::ModelFolder> folder_;
   std::vector<std::int64_t> ends_;
+  std::optional<mesh::Groups> groups_;
+  std::optional<SharingStage> sharing_;  // Absent: nobody shares the layers.
   std::optional<GeneratingStage> stage_;
   std::int64_t first_layer_ = 0;
   bool takes_last_only_ = false;  // True of a stage that begins behind the last norm.

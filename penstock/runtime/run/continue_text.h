@@ -1,7 +1,8 @@
 // Tokens that a folder's model puts behind a prompt, on one rank of a run.
 //
-// cli/ calls it on every rank of `penstock generate`.  Each rank has the layers of one stage, and
-// the keys and values of the tokens so far for them.  Knows no text and no tokenizer.
+// cli/ calls it on every rank of `penstock generate`.  Each rank has the layers of one stage, or
+// its share of them, and the keys and values of the tokens so far for its heads.  One rank draws
+// all tokens.  Knows no text and no tokenizer.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -28,7 +29,8 @@ struct Continuation {
 using HearToken = std::function<void(std::int64_t token)>;
 
 // Goes on until an end-of-text token of the folder, which is the last that is heard, or until there
-// are so many tokens.  Collective over all ranks, which are the stages of one pipeline.
+// are so many tokens.  Collective over all ranks, which are the stages of one pipeline, or
+// share these.
 // Returns: Ok, or the code that a hook asked to stop with.
 // Throws: ConfigError for a model that is not a folder's, for a mesh with replicas, for tokens
 // beyond the vocabulary or more of them than the model has positions; Error of every kind.

@@ -142,10 +142,11 @@ Model model_of(const config::Config& config) {
   if (model.type == config::ModelType::HuggingFace) {
     return model_of_folder(config, make_weights(model.weights));
   }
-  return {.layers = own_layers(model),
-          .loss = nn::next_byte_loss,
-          .config = config::to_text(config),
-          .vocabulary = model.vocabulary};
+  return {
+      .layers = own_layers(model),
+      .loss = nn::Loss(nn::next_byte_loss).in_pieces(nn::pieces_of_token_loss(model.vocabulary)),
+      .config = config::to_text(config),
+      .vocabulary = model.vocabulary};
 }
 
 Model model_without_data(config::Config config) {

@@ -155,7 +155,7 @@ void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss
     throw ConfigError(
         "mesh.tensor is above 1, and no layer of the model can be shared: none has "
         "pieces",
-        {"decoders of Llama's form have them; for your own see nn::LayerInPieces "
+        {"nn::gpt_layers() and nn::decoder_layers() have them; for your own see nn::LayerInPieces "
          "(penstock/nn/shared.h)"});
   }
   if (loss) check_loss(loss, walk, problems);

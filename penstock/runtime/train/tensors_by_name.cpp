@@ -54,7 +54,8 @@ std::string words_for(const std::string& name, std::string_view state) {
                "get() finds what it has after a first step"});
 }
 
-// A piece that a rank gives to all: "Float 4,16 0 64 ", or of a box "Float 4,16 0 32 0:4,8:8".
+// A piece that a rank gives to all: "Float 4,16 0 64 ", or of a box
+// "Float 4,16 0 32 0:4:1:0,8:8:1:0".
 struct Given {
   Rank rank;
   at::ScalarType type = at::kFloat;
@@ -64,7 +65,9 @@ struct Given {
 
 std::string to_text(const StatePiece& piece) {
   std::vector<std::string> intervals;
-  for (const Interval& each : piece.box) intervals.push_back(str(each.first, ":", each.count));
+  for (const Runs& each : piece.box) {
+    intervals.push_back(str(each.first, ":", each.count, ":", each.times, ":", each.every));
+  }
   return str(static_cast<int>(piece.values.scalar_type()), " ", join(piece.shape, ","), " ",
              piece.first, " ", piece.values.numel(), " ", join(intervals, ","));
 }
@@ -79,8 +82,9 @@ Given parse(const std::string& text, Rank rank) {
   }
   for (const std::string& interval : penstock::split(words[4], ',')) {
     const std::vector<std::string> numbers = penstock::split(interval, ':');
-    if (numbers.size() != 2) continue;
-    given.region.box.push_back({*parse_integer(numbers[0]), *parse_integer(numbers[1])});
+    if (numbers.size() != 4) continue;
+    given.region.box.push_back({*parse_integer(numbers[0]), *parse_integer(numbers[1]),
+                                *parse_integer(numbers[2]), *parse_integer(numbers[3])});
   }
   return given;
 }

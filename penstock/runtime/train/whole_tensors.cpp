@@ -80,14 +80,14 @@ std::vector<WrittenTensor> whole_tensors(RankModel& model, comm::Communicator& c
     for (std::int64_t number = 0; number < mine.of; ++number) {
       partition::Cut cut = mine;
       cut.part = number;
-      at::Tensor place = nn::part_of(written.tensor, cut);
       if (number == mine.part) {
-        place.copy_(part);
+        nn::set_part(written.tensor, cut, part);
         continue;
       }
-      const at::Tensor come = at::empty(place.sizes(), place.options());
+      const at::Tensor come =
+          at::empty(partition::shape_of_part(written.shape, cut), written.tensor.options());
       communicator.receive(come, rank_of(number * mine.copies), kTag)->wait();
-      place.copy_(come);
+      nn::set_part(written.tensor, cut, come);
     }
   });
   return all;
