@@ -9,6 +9,7 @@ import json
 import re
 import unittest
 
+from model_folders import write_llama
 from planning import PlannerTest
 
 CONFIG = {
@@ -137,11 +138,31 @@ class Memory(PlannerTest):
         self.refuse("none.json", "memory", "none.json")
         self.refuse("bad.json:1:2: ", "memory", self.write("bad.json", "{"))
 
+    def test_ranks_that_share_layers_have_parts_of_them(self) -> None:
+        write_llama(self.folder / "m")
+        model = {"type": "hugging_face", "path": "m", "weights": "random", "sequence_length": 32}
+        self.write("llama.json", json.dumps({**CONFIG, "model": model}))
+
+        def told(tensor: int) -> dict:
+            words = ("--json", "--set", f"mesh.tensor={tensor}")
+            return json.loads(self.penstock("memory", "llama.json", *words).out)
+
+        one, two = told(1)["pipe_ranks"], told(2)["pipe_ranks"]
+        for whole, part in zip(one, two, strict=True):
+            for column in ("parameters", "gradients", "optimizer", "activations", "messages"):
+                share = part["peak"][column] / max(1, whole["peak"][column])
+                self.assertLess(share, 0.75, column)
+            self.assertEqual(part["peak"]["batch"], whole["peak"]["batch"])
+        told_of = self.penstock("memory", "llama.json", "--set", "mesh.tensor=2").out
+        self.assertIn("pipe 2 x data 1 x tensor 2", told_of)
+        self.assertIn("of ranks that share layers the first, which has most\n", told_of)
+        why = r"mesh\.tensor = 3: ranks cannot share 4 heads of queries"
+        self.refuse(why, "memory", "llama.json", "--set", "mesh.tensor=3")
+
     def test_layers_that_ranks_share_are_refused(self) -> None:
         model = {"type": "hugging_face", "path": "m"}
         name = self.write("llama.json", json.dumps({"model": model, "mesh": {"tensor": 2}}))
         for command, *words in (
-            ["memory"],
             ["profile"],
             ["plan", "--world", 4, "--memory", "1GB"],
         ):

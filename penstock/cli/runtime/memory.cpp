@@ -101,8 +101,10 @@ std::string ownership(const std::vector<PipeRank>& ranks) {
 }
 
 std::string as_text(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks) {
-  return str("MiB at the peak of a step; ", mesh::in_words(mesh), ", the same on every replica\n",
-             table(ranks), elsewhere(ranks, "in files", &PipeRank::file_bytes),
+  const char* const which =
+      mesh[mesh::Axis::Tensor] > 1 ? "; of ranks that share layers the first, which has most" : "";
+  return str("MiB at the peak of a step; ", mesh::in_words(mesh), ", the same on every replica",
+             which, "\n", table(ranks), elsewhere(ranks, "in files", &PipeRank::file_bytes),
              elsewhere(ranks, "copies for checkpoints in host memory", &PipeRank::host_copy_bytes));
 }
 
@@ -181,7 +183,7 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
 int run_memory(const MemoryCommand& command) {
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
-  config::require_whole_layers(config, "memory");
+  if (!command.layers.empty()) config::require_whole_layers(config, "memory --layers");
   at::set_num_threads(1);  // Same as in a rank: kernels may take memory for each thread.
   try {
     const std::int64_t ranks = command.run.ranks(config.mesh);

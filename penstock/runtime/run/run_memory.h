@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "penstock/plan/memory/pipe_memory.h"
+#include "penstock/runtime/probe/layer_probe.h"
 #include "penstock/runtime/probe/layer_timer.h"
 #include "penstock/train/trainer.h"
 
@@ -20,7 +21,8 @@ using memory::PipeRank;
 struct TrainingInputs {
   nn::Values inputs;  // Inputs of one microbatch.
   nn::Values targets;
-  std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
+  std::int64_t batch_bytes = 0;        // What a rank holds of a step's inputs and targets.
+  probe::Place place = probe::host();  // The place in which layers run, for layer_memory().
 };
 
 // What single layers take in the run's types, for a microbatch such as `inputs`.
