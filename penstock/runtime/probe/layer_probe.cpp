@@ -355,6 +355,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
     const Likeness likeness = likeness_of(spec, incoming.form);
     auto found = known.find(likeness);
     if (found == known.end()) {
+      probing.begins(str("layer ", in_quotes(spec.meta.name)));
       found = known.emplace(likeness, probe_layer(model, i, incoming, alone, probing)).first;
     }
     const Known& like = found->second;
@@ -362,6 +363,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
     if (alone.exchanges) result.again.push_back(renamed(like.again, like.name, spec.meta.name));
     incoming = like.outgoing;
   }
+  probing.begins("the loss");
   nn::Values here;
   for (const at::Tensor& target : targets) here.push_back(target.to(probing.place.device));
   Work last =

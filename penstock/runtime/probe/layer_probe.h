@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "penstock/plan/memory/layer_memory.h"
@@ -28,11 +29,15 @@ struct Place {
 // Host memory, as torch's allocator gives it out.
 Place host();
 
+// Hears what is run next: "layer "fc"", or "the loss".
+using Begins = std::function<void(const std::string& what)>;
+
 struct Probing {
   std::int64_t seed = 0;
   at::ScalarType type = at::kFloat;  // Type of floating parameters and buffers, unless kFloat.
   std::int32_t sharers = 1;          // Number of ranks that share each layer.
   Place place = host();
+  Begins begins = [](const std::string&) {};
 };
 
 // Throws: whatever a layer or the loss throws.  REQUIRES: layers are ones of penstock/nn's, which

@@ -44,7 +44,8 @@ memory::ModelMemory layer_memory(const train::TrainerOptions& options,
       {.seed = options.seed,
        .type = precision.type,
        .sharers = options.mesh.size(mesh::Role::SharedWeights),
-       .place = inputs.place});
+       .place = inputs.place,
+       .begins = inputs.begins});
   for (memory::LayerMemory& layer : memory.layers) {
     for (memory::Parameter& each : layer.parameters) {
       each.sum_element_bytes = static_cast<std::int64_t>(c10::elementSize(precision.sum_type()));

@@ -7,6 +7,7 @@
 // validation and generation, which keep no activations.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "penstock/plan/memory/pipe_memory.h"
@@ -21,8 +22,10 @@ using memory::PipeRank;
 struct TrainingInputs {
   nn::Values inputs;  // Inputs of one microbatch.
   nn::Values targets;
-  std::int64_t batch_bytes = 0;        // What a rank holds of a step's inputs and targets.
-  probe::Place place = probe::host();  // The place in which layers run, for layer_memory().
+  std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
+  // The place in which layers run, and who hears of each, for layer_memory().
+  probe::Place place = probe::host();
+  probe::Begins begins = [](const std::string&) {};
 };
 
 // What single layers take in the run's types, for a microbatch such as `inputs`.
