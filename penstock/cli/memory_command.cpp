@@ -10,6 +10,8 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
   app.add_flag("--parameters", command.parameters,
                "print which replica holds and updates which parameter")
       ->excludes(json);
+  app.add_flag("--measure", command.measure,
+               "run a layer of each kind at full size, instead of by its shapes alone");
   CLI::Option* const layers =
       app.add_option("--layers", command.layers,
                      "write what single layers take to FILE, for penstock plan, and print nothing")
@@ -22,7 +24,8 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
       ->check(CLI::Range(1, 1 << 20))
       ->needs(layers);
   app.footer(
-      "Nothing is trained: one layer of each kind runs once, the rest is told from the plan.\n"
+      "Nothing is trained: one layer of each kind runs, by its shapes; the rest is told from the\n"
+      "plan.\n"
       "Examples:\n"
       "  penstock memory examples/gpt.json\n"
       "  penstock memory examples/gpt.json --nproc 4 --set zero_optimization.stage=2\n"

@@ -15,6 +15,7 @@ namespace penstock::cli {
 struct MemoryCommand {
   AskedRun run;
   bool json = false;
+  bool measure = false;     // Runs layers at full size.
   bool parameters = false;  // Prints who has which parameter, instead of how many bytes.
   std::string layers;       // Path of a file of single layers' numbers; empty: none is written.
   // Sizes of a microbatch to measure; empty: the configuration's.

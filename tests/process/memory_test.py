@@ -6,10 +6,15 @@ Needs the standard library, and a build with torch.
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import unittest
 
+from emulate_test import is_built_for_cuda
+from model_folders import TINY_LLAMA, write_llama
 from planning import PlannerTest
+from support import PENSTOCK
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 2,
@@ -17,6 +22,18 @@ CONFIG = {
     "model": {"layers": 4, "hidden": 64, "sequence_length": 32},
     "mesh": {"pipe": 2},
 }
+WIDE_LLAMA = {
+    **TINY_LLAMA, "vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 4096,
+    "num_hidden_layers": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+WIDE_GPT2 = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 1000,
+    "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512,
+    "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+}  # fmt: skip
+FOLDER = {"type": "hugging_face", "weights": "random", "sequence_length": 512}
 COLUMNS = [
     *("parameters", "gradients", "optimizer", "activations", "buckets", "messages", "batch"),
     "checkpoint",
@@ -137,16 +154,110 @@ class Memory(PlannerTest):
         self.refuse("none.json", "memory", "none.json")
         self.refuse("bad.json:1:2: ", "memory", self.write("bad.json", "{"))
 
+    def test_ranks_that_share_layers_have_parts_of_them(self) -> None:
+        write_llama(self.folder / "m")
+        model = {"type": "hugging_face", "path": "m", "weights": "random", "sequence_length": 32}
+        self.write("llama.json", json.dumps({**CONFIG, "model": model}))
+
+        def told(tensor: int) -> dict:
+            words = ("--json", "--set", f"mesh.tensor={tensor}")
+            return json.loads(self.penstock("memory", "llama.json", *words).out)
+
+        one, two = told(1)["pipe_ranks"], told(2)["pipe_ranks"]
+        for whole, part in zip(one, two, strict=True):
+            for column in ("parameters", "gradients", "optimizer", "activations", "messages"):
+                share = part["peak"][column] / max(1, whole["peak"][column])
+                self.assertLess(share, 0.75, column)
+            self.assertEqual(part["peak"]["batch"], whole["peak"]["batch"])
+        told_of = self.penstock("memory", "llama.json", "--set", "mesh.tensor=2").out
+        self.assertIn("pipe 2 x data 1 x tensor 2", told_of)
+        self.assertIn("; of ranks that share layers the first, which has most; ", told_of)
+        why = r"mesh\.tensor = 3: ranks cannot share 4 heads of queries"
+        self.refuse(why, "memory", "llama.json", "--set", "mesh.tensor=3")
+
     def test_layers_that_ranks_share_are_refused(self) -> None:
         model = {"type": "hugging_face", "path": "m"}
         name = self.write("llama.json", json.dumps({"model": model, "mesh": {"tensor": 2}}))
         for command, *words in (
-            ["memory"],
             ["profile"],
             ["plan", "--world", 4, "--memory", "1GB"],
         ):
             why = rf"^penstock: {command}: mesh\.tensor = 2: it knows no layers that ranks share\n"
             self.refuse(why, command, name, *words)
+
+
+class ByShape(PlannerTest):
+    def setUp(self) -> None:
+        super().setUp()
+        if is_built_for_cuda():
+            self.skipTest("the virtual device needs a torch for CPUs")
+
+    def write_model(self, name: str, config: dict) -> None:
+        (self.folder / name).mkdir()
+        self.write(f"{name}/config.json", json.dumps(config))
+
+    def test_shapes_tell_what_layers_take_at_full_size(self) -> None:
+        """In a run on processors; kernels that lay aside buffers of one size for all are small."""
+        self.write_model("llama", WIDE_LLAMA)
+        self.write_model("gpt2", WIDE_GPT2)
+        llama, gpt2 = ({**FOLDER, "path": name} for name in ("llama", "gpt2"))
+        bf16, shared = {"bf16": {"enabled": True}}, {"mesh": {"pipe": 2, "tensor": 2}}
+        for name, changes in {
+            "gpt": {"model": {**CONFIG["model"], "dropout": 0.1}},
+            "mlp": {"model": {**CONFIG["model"], "type": "mlp"}},
+            "gpt2": {"model": gpt2},
+            "llama": {"model": llama, "schedule": {"name": "zbv"}},
+            "documents": {
+                "model": llama,
+                "data": {"attend_across_documents": False, "document_end": 0},
+            },
+            "adapter": {"model": {**llama, "adapter": {"rank": 4, "targets": "q_proj"}}},
+            "selective": {"model": {**llama, "activation_checkpoint": "selective"}, **bf16},
+            "shared": {"model": llama, **shared, "pipeline": {"activation_checkpoint_interval": 1}},
+            "shared bf16": {"model": llama, **shared, **bf16},
+        }.items():
+            self.write("model.json", json.dumps({**CONFIG, **changes}))
+            shown, measured = (
+                json.loads(self.penstock("memory", "model.json", "--json", *words).out)
+                for words in ((), ("--measure",))
+            )
+            for by_shape, at_size in zip(shown["pipe_ranks"], measured["pipe_ranks"], strict=True):
+                ratio = by_shape["peak"]["total"] / at_size["peak"]["total"]
+                self.assertAlmostEqual(ratio, 1.0, delta=0.02, msg=name)
+                of_rest = (each["between_steps"]["total"] for each in (by_shape, at_size))
+                self.assertEqual(*of_rest, msg=name)
+
+    def test_the_largest_models_take_no_memory_to_tell(self) -> None:
+        """Llama 3 405B, of config.json alone."""
+        largest = {
+            "vocab_size": 128256, "hidden_size": 16384, "intermediate_size": 53248,
+            "num_hidden_layers": 126, "num_attention_heads": 128, "max_position_embeddings": 8192,
+        }  # fmt: skip
+        self.write_model("llama", {**WIDE_LLAMA, **largest, "num_key_value_heads": 8})
+        model = {**FOLDER, "path": "llama", "weights": "folder", "sequence_length": 8192}
+        mesh = {"pipe": 16, "data": 4, "tensor": 8}
+        self.write("llama.json", json.dumps({**CONFIG, "model": model, "mesh": mesh}))
+        limits = ["bash", "-c", 'ulimit -t 20 && exec "$0" "$@"', PENSTOCK]
+        words = [*limits, "memory", "llama.json", "--json"]
+        with subprocess.Popen(words, cwd=self.folder, stdout=subprocess.PIPE) as program:
+            told = json.loads(program.stdout.read())
+            _, status, used = os.wait4(program.pid, 0)
+            program.returncode = status
+        self.assertEqual(status, 0)
+        self.assertLess(used.ru_maxrss, 2 * 2**20)  # KiB.
+        parameters = sum(rank["between_steps"]["parameters"] for rank in told["pipe_ranks"])
+        self.assertAlmostEqual(8 * parameters / (4 * 405.85e9), 1.0, delta=0.001)
+
+    def test_long_measurements_say_where_they_are(self) -> None:
+        self.write_model("llama", {**WIDE_LLAMA, "hidden_size": 1024, "intermediate_size": 4096})
+        model = {**FOLDER, "path": "llama", "sequence_length": 2048}
+        self.write("llama.json", json.dumps({**CONFIG, "model": model}))
+        quiet = self.penstock("memory", "llama.json")
+        self.assertEqual(quiet.err, "")
+        self.assertIn("; layers by shape, on processors\n", quiet.out)
+        told = self.penstock("memory", "llama.json", "--measure")
+        self.assertRegex(told.err, r"^penstock: memory: measuring layer \"model\.layers\.0\"\n")
+        self.assertIn("; layers measured\n", told.out)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ using train::Trainer;
 using train::TrainerOptions;
 using train::ZeroStage;
 
-constexpr std::int64_t kTokens = 32;  // Of a sample.
+constexpr std::int64_t kTokens = 32;        // Of a sample.
+constexpr std::int64_t kVocabulary = 3000;  // Of a decoder.
 constexpr std::int32_t kSteps = 3;
 constexpr offload::Place kFile = offload::Place::File;
+constexpr mesh::Axis kTensor = mesh::Axis::Tensor;
 
 struct Case {
   const char* model = "gpt";
@@ -50,30 +52,32 @@ struct Case {
   at::ScalarType type = at::kFloat;
   std::optional<at::ScalarType> sums = {};
   std::int64_t persistent = 0;  // Elements.
+  std::int32_t tensor = 1;      // A decoder.
 };
 
 std::string name(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
-  return str(c.model, "_", c.schedule, "_", c.pipe, "x", c.data, "_zero", c.zero,
-             c.interval > 0 ? str("_recomputed", c.interval) : "", c.tied ? "_tied" : "",
-             c.adapted ? "_adapted" : "", c.documents ? "_documents" : "",
-             c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
-             c.states == kFile ? "_in_file" : "", c.parameters == kFile ? "_paged_from_file" : "",
-             c.type == at::kFloat ? "" : str("_", c10::toString(c.type)),
-             c.sums ? "_summed_apart" : "",
-             c.persistent > 0 ? str("_persistent", c.persistent) : "", "_m", c.microbatches);
+  return str(
+      c.model, "_", c.schedule, "_", c.pipe, "x", c.data, c.tensor > 1 ? str("x", c.tensor) : "",
+      "_zero", c.zero, c.interval > 0 ? str("_recomputed", c.interval) : "", c.tied ? "_tied" : "",
+      c.adapted ? "_adapted" : "", c.documents ? "_documents" : "",
+      c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
+      c.states == kFile ? "_in_file" : "", c.parameters == kFile ? "_paged_from_file" : "",
+      c.type == at::kFloat ? "" : str("_", c10::toString(c.type)), c.sums ? "_summed_apart" : "",
+      c.persistent > 0 ? str("_persistent", c.persistent) : "", "_m", c.microbatches);
 }
 
 bool is_decoder(const Case& c) { return std::string(c.model) == "decoder"; }
 
 // A decoder has logits that are larger than all else.
 nn::Loss loss_of(const Case& c) {
+  if (c.tensor > 1) return nn::token_loss(kVocabulary);
   return is_decoder(c) ? nn::Loss(nn::mean_token_loss).of_any_type() : nn::Loss(nn::next_byte_loss);
 }
 
 std::vector<nn::LayerSpec> model_of(const Case& c) {
   if (is_decoder(c)) {
-    nn::DecoderOptions options{.vocabulary = 3000,
+    nn::DecoderOptions options{.vocabulary = kVocabulary,
                                .layers = 6,
                                .hidden = c.hidden,
                                .intermediate = 2 * c.hidden,
@@ -100,7 +104,7 @@ std::vector<nn::LayerSpec> model_of(const Case& c) {
 
 TrainerOptions options_of(const Case& c) {
   const std::string folder = std::filesystem::temp_directory_path();
-  return {.mesh = {.pipe = c.pipe, .data = c.data},
+  return {.mesh = mesh::Shape{.pipe = c.pipe, .data = c.data}.with(kTensor, c.tensor),
           .schedule = c.schedule,
           .microbatches = c.microbatches,
           .optimizer = {.type = c.optimizer, .momentum = 0.0},
@@ -130,11 +134,12 @@ std::int64_t saved_bytes(Trainer& trainer) {
   return bytes;
 }
 
-// Of each rank of the first replica, by rank of the pipe axis.
+// Of each rank of the first replica, by rank of the pipe axis: the first of those that share
+// layers.
 std::vector<Measured> measure(const Case& c) {
   std::vector<Measured> measured(static_cast<std::size_t>(c.pipe));
   std::mutex mutex;
-  comm::run_ranks(c.pipe * c.data, [&](comm::Communicator& communicator) {
+  comm::run_ranks(c.pipe * c.data * c.tensor, [&](comm::Communicator& communicator) {
     const probe::AllocationMeter meter;
     Trainer trainer(options_of(c), model_of(c), loss_of(c), communicator);
     for (std::int32_t step = 0; step < kSteps; ++step) {
@@ -148,7 +153,7 @@ std::vector<Measured> measure(const Case& c) {
     const std::lock_guard lock(mutex);
     Measured& rank = measured[static_cast<std::size_t>(here.pipe)];
     rank.saved = std::max(rank.saved, saved);
-    if (here.data > 0) return;
+    if (here.data > 0 || here[kTensor] > 0) return;
     rank.peak = peak;
     rank.between_steps = between_steps;
     rank.file = trainer.offloaded_bytes();
@@ -233,6 +238,24 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.model = "decoder", .documents = true},
         Case{.model = "decoder", .pipe = 2, .interval = 1, .documents = true},
         Case{.model = "decoder", .type = at::kBFloat16}),
+    name);
+
+// Ranks that share layers.  Keys and values are of two heads, so that of four ranks two have each.
+INSTANTIATE_TEST_SUITE_P(
+    Shared, RunMemory,
+    testing::Values(
+        Case{.model = "decoder", .tensor = 2}, Case{.model = "decoder", .tensor = 4},
+        Case{.model = "decoder", .pipe = 2, .tied = true, .tensor = 2},
+        Case{.model = "decoder", .interval = 1, .tensor = 2},
+        Case{.model = "decoder", .pipe = 2, .interval = 8, .tensor = 2},
+        Case{.model = "decoder", .schedule = "zbv", .pipe = 2, .tensor = 2},
+        Case{.model = "decoder", .data = 2, .zero = 1, .tensor = 2},
+        Case{.model = "decoder", .pipe = 2, .data = 2, .zero = 2, .tensor = 2},
+        Case{.model = "decoder", .data = 2, .zero = 3, .tensor = 2},
+        Case{.model = "decoder", .adapted = true, .tensor = 2},
+        Case{.model = "decoder", .documents = true, .tensor = 2},
+        Case{.model = "decoder", .type = kBf16, .tensor = 2},
+        Case{.model = "decoder", .samples = 1, .hidden = 256, .type = kBf16, .tensor = 4}),
     name);
 
 // With parameters that stay whole: biases and norms, then most of a block.

@@ -75,6 +75,7 @@ memory::LayersFile measure(const PlanInputs& inputs) {
   std::vector<std::string> words = {runtime_program(), "memory",    inputs.config,
                                     "--layers",        file.path(), "--microbatch-sizes",
                                     join(sizes, ",")};
+  if (inputs.measure) words.emplace_back("--measure");
   for (const config::Override& each : inputs.overrides) {
     words.insert(words.end(), {"--set", str(each.path, "=", each.value)});
   }
@@ -182,9 +183,12 @@ std::string link_text(const choose::LinkSpeed& link) {
 
 void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
   app.add_option("--layers", inputs.layers,
-                 "what single layers take, of `penstock memory --layers` (default: they are\n"
-                 "measured now)")
+                 "what single layers take, of `penstock memory --layers` (default: what their\n"
+                 "shapes say)")
       ->type_name("FILE");
+  app.add_flag("--measure", inputs.measure,
+               "run a layer of each kind at full size, to see what it takes")
+      ->excludes("--layers");
   app.add_option("--microbatch-sizes", inputs.microbatch_sizes,
                  "samples in a microbatch to try (default: those of --layers, else 1,2,4,8)")
       ->type_name("N,N")
@@ -271,8 +275,9 @@ memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& con
 std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers) {
   std::vector<std::int64_t> sizes;
   for (const memory::MeasuredSize& size : layers.sizes) sizes.push_back(size.microbatch);
-  return str(inputs.layers.empty() ? "layers measured now" : inputs.layers,
-             ", for microbatches of ", join(sizes, ", "), " samples");
+  const char* const how = inputs.measure ? "layers measured now" : "layers by shape";
+  return str(inputs.layers.empty() ? how : inputs.layers, ", for microbatches of ",
+             join(sizes, ", "), " samples");
 }
 
 Times times_of(const PlanInputs& inputs, const config::Config& config,

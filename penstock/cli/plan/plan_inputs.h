@@ -20,7 +20,8 @@ namespace penstock::cli {
 struct PlanInputs {
   std::string config;
   std::vector<config::Override> overrides;
-  std::string layers;                          // "": measured now.
+  std::string layers;                          // "": found now.
+  bool measure = false;                        // Measures them, where they are found now.
   std::vector<std::int64_t> microbatch_sizes;  // None: 1, 2, 4 and 8.
   std::string costs;
   std::string flops;

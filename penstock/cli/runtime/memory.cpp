@@ -4,9 +4,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <array>
+#include <memory>
 #include <set>
 #include <utility>
 
+#include "penstock/cli/runtime/late_lines.h"
 #include "penstock/config/read.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
@@ -15,6 +17,7 @@
 #include "penstock/plan/config/resolve.h"
 #include "penstock/plan/config/whole_layers.h"
 #include "penstock/plan/memory/layers_file.h"
+#include "penstock/runtime/emulate/by_shape.h"
 #include "penstock/runtime/rank/device.h"
 #include "penstock/runtime/run/from_config.h"
 #include "penstock/runtime/run/run_memory.h"
@@ -100,9 +103,14 @@ std::string ownership(const std::vector<PipeRank>& ranks) {
   return text;
 }
 
-std::string as_text(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks) {
-  return str("MiB at the peak of a step; ", mesh::in_words(mesh), ", the same on every replica\n",
-             table(ranks), elsewhere(ranks, "in files", &PipeRank::file_bytes),
+// `how`: how layers were run.
+std::string as_text(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks,
+                    const std::string& how) {
+  const char* const which =
+      mesh[mesh::Axis::Tensor] > 1 ? "; of ranks that share layers the first, which has most" : "";
+  return str("MiB at the peak of a step; ", mesh::in_words(mesh), ", the same on every replica",
+             which, "; ", how, "\n", table(ranks),
+             elsewhere(ranks, "in files", &PipeRank::file_bytes),
              elsewhere(ranks, "copies for checkpoints in host memory", &PipeRank::host_copy_bytes));
 }
 
@@ -133,31 +141,58 @@ std::int64_t sample_bytes(const config::ModelConfig& model) {
   return 2 * model.sequence_length * static_cast<std::int64_t>(c10::elementSize(at::kLong));
 }
 
-// A microbatch such as the configuration's data give.
-run::TrainingInputs inputs_of(const config::ModelConfig& model, const config::Batch& batch) {
-  const at::Tensor tokens = at::zeros({batch.micro_batch_size, model.sequence_length}, at::kLong);
-  const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
-  return {.inputs = tokens, .targets = tokens, .batch_bytes = samples * sample_bytes(model)};
-}
-
-// Copies on the device that a run on this machine would have.
-memory::Copies copies_of(const config::Config& config) {
+// Copies on the device that a run on this machine would have; by shape, on that which it asks for.
+memory::Copies copies_of(const config::Config& config, bool by_shape) {
+  if (by_shape) return memory::copies_of(config, config.launch.device);
   const bool is_host = rank::choose_device(config.launch.device, /*local_rank=*/0).is_cpu();
   return memory::copies_of(config, is_host ? config::Device::Cpu : config::Device::Cuda);
 }
 
-std::vector<PipeRank> told(const config::Config& config, const mesh::Shape& mesh,
-                           const config::Batch& batch) {
-  const run::Model model = run::model_without_data(config);
-  return run::run_memory(run::options_of(config, mesh, batch), model.layers, model.loss,
-                         inputs_of(config.model, batch), copies_of(config));
-}
+// A model, and how its layers run.
+struct Told {
+  run::Model model;
+  bool by_shape = false;
+  bool is_cuda = false;  // The device that the configuration names.
+  memory::Copies copies = memory::Copies::Absent;
+  probe::Place place;
+  std::unique_ptr<LateLines> lines = std::make_unique<LateLines>();
+
+  Told(const MemoryCommand& command, const config::Config& config)
+      : by_shape(!command.measure && emulate::can_run_by_shape()),
+        is_cuda(config.launch.device == config::Device::Cuda) {
+    model = by_shape ? run::model_without_weights(config) : run::model_without_data(config);
+    copies = copies_of(config, by_shape);
+    place = by_shape
+                ? emulate::place_by_shape(is_cuda ? emulate::Kernels::Cuda : emulate::Kernels::Host)
+                : probe::host();
+  }
+
+  std::string how() const {
+    if (!by_shape) return "layers measured";
+    return str("layers by shape, on ", is_cuda ? "CUDA devices" : "processors");
+  }
+
+  // A microbatch such as the configuration's data give.
+  run::TrainingInputs inputs(const config::Config& config, const config::Batch& batch) const {
+    const at::Tensor tokens =
+        at::zeros({batch.micro_batch_size, config.model.sequence_length}, at::kLong);
+    const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
+    return {.inputs = tokens,
+            .targets = tokens,
+            .batch_bytes = samples * sample_bytes(config.model),
+            .place = place,
+            .begins = [this](const std::string& what) {
+              lines->begin(str("penstock: memory: measuring ", what));
+            }};
+  }
+};
 
 // What single layers take, for each size of microbatch, of no layout.
 void write_layers(const MemoryCommand& command, const config::Config& config, config::Batch batch) {
-  run::Model model = run::model_without_data(config);
+  Told told(command, config);
+  std::vector<nn::LayerSpec>& layers = told.model.layers;
   memory::LayersFile file{.made_for = memory::made_for(config),
-                          .model = nn::meta_of(model.layers),
+                          .model = nn::meta_of(layers),
                           .sample_bytes = sample_bytes(config.model)};
   std::set<std::int64_t> sizes(command.microbatch_sizes.begin(), command.microbatch_sizes.end());
   if (sizes.empty()) sizes.insert(batch.micro_batch_size);
@@ -165,8 +200,8 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
     batch.micro_batch_size = size;
     file.sizes.push_back(
         {.microbatch = size,
-         .memory = run::layer_memory(run::options_of(config, {}, batch), model.layers, model.loss,
-                                     inputs_of(config.model, batch))});
+         .memory = run::layer_memory(run::options_of(config, {}, batch), layers, told.model.loss,
+                                     told.inputs(config, batch))});
   }
   const std::string text = memory::to_json(file);
   try {
@@ -181,7 +216,7 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
 int run_memory(const MemoryCommand& command) {
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
-  config::require_whole_layers(config, "memory");
+  if (!command.layers.empty()) config::require_whole_layers(config, "memory --layers");
   at::set_num_threads(1);  // Same as in a rank: kernels may take memory for each thread.
   try {
     const std::int64_t ranks = command.run.ranks(config.mesh);
@@ -191,10 +226,13 @@ int run_memory(const MemoryCommand& command) {
       write_layers(command, config, batch);
       return static_cast<int>(ExitCode::Ok);
     }
-    const std::vector<PipeRank> told_ranks = told(config, mesh, batch);
+    const Told told(command, config);
+    const std::vector<PipeRank> told_ranks =
+        run::run_memory(run::options_of(config, mesh, batch), told.model.layers, told.model.loss,
+                        told.inputs(config, batch), told.copies);
     const std::string text = command.json         ? to_json(mesh, told_ranks)
                              : command.parameters ? ownership(told_ranks)
-                                                  : as_text(mesh, told_ranks);
+                                                  : as_text(mesh, told_ranks, told.how());
     write_result(text);
   } catch (const Error& error) {
     throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());

@@ -12,7 +12,7 @@ void require_whole_layers(const Config& config, std::string_view who) {
   throw ConfigError(
       str(who, ": mesh.tensor = ", sharers, ": it knows no layers that ranks share"),
       {"with --set mesh.tensor=1 each rank has whole layers",
-       "penstock train, evaluate, generate and emulate take layers that ranks share"});
+       "penstock train, evaluate, generate, emulate and memory take layers that ranks share"});
 }
 
 }  // namespace penstock::config

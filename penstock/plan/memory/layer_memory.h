@@ -47,6 +47,9 @@ struct LayerMemory {
 struct ModelMemory {
   std::vector<LayerMemory> layers;
   LayerMemory loss;
+  // The layers where they are computed again, and what was gathered for them stays; empty: they
+  // take the same.
+  std::vector<LayerMemory> again = {};
 };
 
 }  // namespace penstock::memory

@@ -27,6 +27,9 @@ StageLayers stage_layers(const PipeRun& run, StageId stage) {
     layers.segments.push_back({.first = static_cast<std::size_t>(range.first - first),
                                .end = static_cast<std::size_t>(range.end - first),
                                .is_recomputed = range.is_recomputed});
+    if (!range.is_recomputed || run.memory.again.empty()) continue;
+    std::copy(run.memory.again.begin() + range.first, run.memory.again.begin() + range.end,
+              layers.layers.begin() + (range.first - first));
   }
   if (stage.value + 1 == run.partition.stages()) layers.loss = run.memory.loss;
   return layers;

@@ -180,6 +180,16 @@ Memory VirtualRank::memory() {
   return now;
 }
 
+std::int64_t VirtualRank::live_bytes() {
+  const std::lock_guard lock(mutex_);
+  return memory_.live;
+}
+
+std::int64_t VirtualRank::peak_bytes() {
+  const std::lock_guard lock(mutex_);
+  return memory_.peak;
+}
+
 void VirtualRank::forget_peak() {
   const std::lock_guard lock(mutex_);
   memory_.peak = memory_.live;

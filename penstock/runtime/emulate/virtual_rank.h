@@ -80,6 +80,8 @@ class VirtualRank {
 
   Ledger ledger();
   Memory memory();
+  std::int64_t live_bytes();
+  std::int64_t peak_bytes();
   // Begins a new peak, at what is live.
   void forget_peak();
 

@@ -15,6 +15,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/nn/rms_norm.h"
 
 namespace penstock::nn {
@@ -292,7 +293,7 @@ at::Tensor DecoderAttention::repeated(const at::Tensor& x) const {
 // would keep all scores.
 bool DecoderAttention::reads_groups(const Parts& parts,
                                     const std::optional<at::Tensor>& mask) const {
-  if (heads_ == kv_heads_ || !parts.queries.is_cuda() || mask) return false;
+  if (heads_ == kv_heads_ || !uses_cuda_kernels(parts.queries) || mask) return false;
   const auto kernel = static_cast<at::SDPBackend>(
       at::_fused_sdp_choice(parts.queries, parts.keys, parts.values, {}, /*dropout_p=*/0.0,
                             /*is_causal=*/true, /*scale=*/{}, /*enable_gqa=*/true));

@@ -9,6 +9,7 @@
 #include <array>
 #include <tuple>
 
+#include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/nn/own_backward.h"
 
 namespace penstock::nn {
@@ -17,7 +18,7 @@ RmsNorm::RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon)
     : x_(x.detach()),
       weight_(weight.detach()),
       epsilon_(epsilon),
-      is_fused_(x.is_cuda() && x.scalar_type() == weight.scalar_type()) {
+      is_fused_(uses_cuda_kernels(x) && x.scalar_type() == weight.scalar_type()) {
   const at::NoGradGuard no_grad;
   if (is_fused_) {
     std::tie(output_, scales_) = at::_fused_rms_norm(x_, weight_.sizes(), weight_, epsilon);

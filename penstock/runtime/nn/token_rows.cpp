@@ -8,6 +8,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/ignored_target.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/nn/later_checks.h"
 
 namespace penstock::nn {
@@ -43,7 +44,7 @@ at::Tensor embedding_of_part(const at::Tensor& weight, const partition::Cut& her
   const at::Tensor is_elsewhere = are_wrong(rows, mine.count).unsqueeze(-1);
   const at::Tensor embedded =
       at::embedding(weight, rows.clamp(0, mine.count - 1)).masked_fill(is_elsewhere, 0);
-  if (tokens.is_cpu()) return embedded;
+  if (uses_host_kernels(tokens)) return embedded;
   return embedded.masked_fill(wrong.unsqueeze(-1), kNotANumber);
 }
 
@@ -78,7 +79,7 @@ at::Tensor any_wrong_target(const at::Tensor& targets, std::int64_t vocabulary) 
 }
 
 std::int64_t rows_at_once(const at::Tensor& logits) {
-  const std::int64_t elements = std::int64_t{1} << (logits.is_cpu() ? 19 : 27);
+  const std::int64_t elements = std::int64_t{1} << (uses_host_kernels(logits) ? 19 : 27);
   return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, logits.size(1)));
 }
 

@@ -11,19 +11,19 @@
 #include <cstdint>
 #include <memory>
 
+#include "penstock/runtime/probe/meter.h"
+
 namespace penstock::probe {
 
-class AllocationMeter {
+class AllocationMeter : public Meter {
  public:
   AllocationMeter();
   AllocationMeter(const AllocationMeter&) = delete;
   AllocationMeter& operator=(const AllocationMeter&) = delete;
 
-  // Bytes since the meter was made, less what was there before and has gone.
-  std::int64_t now() const;
-  std::int64_t peak() const;
-  // Makes the peak that of what comes.
-  void reset_peak();
+  std::int64_t now() const override;
+  std::int64_t peak() const override;
+  void reset_peak() override;
 
  private:
   class Counter;

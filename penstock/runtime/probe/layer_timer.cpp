@@ -16,6 +16,7 @@ namespace penstock::probe {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+using Function = std::function<nn::Values(const nn::Values&)>;
 
 double seconds_since(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
@@ -89,6 +90,15 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
+// The function of a layer that nobody shares.
+Function function_of(const std::vector<nn::LayerSpec>& model, std::size_t index,
+                     const Timing& timing) {
+  const auto parts = build_alone(model, index, {.seed = timing.seed, .type = timing.type}).parts;
+  return [parts, seed = timing.seed](const nn::Values& values) {
+    return parts->runs.front()(values, {.seed = seed});
+  };
+}
+
 }  // namespace
 
 Spread spread_of(std::vector<double> numbers) {
@@ -110,7 +120,7 @@ ModelTimes time_model(const std::vector<nn::LayerSpec>& model, const nn::Values&
     const Likeness likeness = likeness_of(model[i], nn::form_of(values));
     const auto [found, is_new] = known.emplace(likeness, timed.size());
     if (is_new) {
-      timed.emplace_back(build_alone(model, i, timing.seed, timing.type).function, values);
+      timed.emplace_back(function_of(model, i, timing), values);
       outputs.push_back(timed.back().outputs());
       result.kinds.push_back({.type = model[i].meta.type});
     }

@@ -2,22 +2,22 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <memory>
-
 #include "penstock/runtime/nn/convert.h"
-#include "penstock/runtime/stage/layer_run.h"
 
 namespace penstock::probe {
 
-OneLayer build_alone(const std::vector<nn::LayerSpec>& model, std::size_t index, std::int64_t seed,
-                     at::ScalarType type) {
+OneLayer build_alone(const std::vector<nn::LayerSpec>& model, std::size_t index,
+                     const Alone& alone) {
   const auto number = static_cast<std::int64_t>(index);
-  nn::BuiltLayer built = nn::build_layer(model, seed, number);
-  if (type != at::kFloat) nn::convert(*built.layer, type);
-  const auto run = std::make_shared<const stage::LayerRun>(model, number, std::vector{built.layer});
-  return {.built = std::move(built), .function = [run, seed](const nn::Values& values) {
-            return (*run)(values, {.seed = seed});
-          }};
+  nn::Making making{.device = alone.device};
+  if (alone.exchanges) making.share = alone.exchanges->share();
+  nn::BuiltLayer built = nn::build_layer(model, alone.seed, number, making);
+  if (!alone.device.is_cpu()) built.layer->to(alone.device);  // Some are made in host memory.
+  const bool converts = alone.type != at::kFloat && !built.layer->keeps_types();
+  if (converts) nn::convert(*built.layer, alone.type);
+  auto parts = std::make_shared<const stage::LayerParts>(
+      stage::layer_parts(model, number, {built.layer}, alone.exchanges, /*untrained=*/nullptr));
+  return {.built = std::move(built), .parts = std::move(parts)};
 }
 
 Likeness likeness_of(const nn::LayerSpec& spec, const nn::Form& inputs) {

@@ -6,26 +6,34 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "penstock/runtime/nn/form.h"
 #include "penstock/runtime/nn/model.h"
+#include "penstock/runtime/stage/exchanges.h"
+#include "penstock/runtime/stage/stage_segments.h"
 
 namespace penstock::probe {
 
-using Function = std::function<nn::Values(const nn::Values&)>;
+// How a layer is made that is alone.
+struct Alone {
+  std::int64_t seed = 0;
+  at::ScalarType type = at::kFloat;  // Type of floating parameters and buffers, unless kFloat.
+  c10::Device device = at::kCPU;
+  // Exchanges with the ranks that share the layer; null: nobody does.
+  std::shared_ptr<stage::Exchanges> exchanges = {};
+};
 
 struct OneLayer {
   nn::BuiltLayer built;
-  Function function;
+  std::shared_ptr<const stage::LayerParts> parts;
 };
 
-// Floating parameters and buffers are of `type`, unless that is kFloat.
-OneLayer build_alone(const std::vector<nn::LayerSpec>& model, std::size_t index, std::int64_t seed,
-                     at::ScalarType type);
+OneLayer build_alone(const std::vector<nn::LayerSpec>& model, std::size_t index,
+                     const Alone& alone);
 
 // What makes two layers alike: type, number of parameters, ties and the form of the input.
 using Likeness = std::tuple<std::string, std::int64_t, std::size_t, nn::Form>;

@@ -2,7 +2,8 @@
 
 #include "penstock/plan/config/optimizer_states.h"
 #include "penstock/plan/lower/programs.h"
-#include "penstock/runtime/probe/layer_probe.h"
+#include "penstock/runtime/train/layer_sizes.h"
+#include "penstock/runtime/train/shared_layers.h"
 
 namespace penstock::run {
 namespace {
@@ -19,6 +20,17 @@ memory::Sharing sharing_of(const train::TrainerOptions& options) {
           .persistence = options.zero.persistence};
 }
 
+// Checks what a Trainer checks of ranks that share layers.
+void check_shared(const train::TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
+                  const nn::Loss& loss, const verify::VerifiedSchedule& schedule,
+                  const partition::Partition& partition) {
+  if (options.mesh.size(mesh::Role::SharedWeights) == 1) return;
+  train::check_shared_layers(model, loss);
+  train::prove_exchanges(schedule,
+                         train::exchanges_of_stages(model, loss, partition, options.checkpointing),
+                         options.mesh);
+}
+
 }  // namespace
 
 memory::ModelMemory layer_memory(const train::TrainerOptions& options,
@@ -27,9 +39,13 @@ memory::ModelMemory layer_memory(const train::TrainerOptions& options,
   nn::check_model(model);
   nn::count_parameters(model);
   const train::Precision& precision = options.precision;
-  memory::ModelMemory memory =
-      probe::probe_model(model, precision.inputs(inputs.inputs), inputs.targets,
-                         precision.loss(loss), options.seed, precision.type);
+  memory::ModelMemory memory = probe::probe_model(
+      model, precision.inputs(inputs.inputs), inputs.targets, precision.loss(loss),
+      {.seed = options.seed,
+       .type = precision.type,
+       .sharers = options.mesh.size(mesh::Role::SharedWeights),
+       .place = inputs.place,
+       .begins = inputs.begins});
   for (memory::LayerMemory& layer : memory.layers) {
     for (memory::Parameter& each : layer.parameters) {
       each.sum_element_bytes = static_cast<std::int64_t>(c10::elementSize(precision.sum_type()));
@@ -58,7 +74,8 @@ std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
   const verify::VerifiedSchedule schedule = lower::training_program(train::program_of(options));
   const partition::ModelMeta meta = nn::meta_of(model);
   const partition::Partition partition =
-      partition::partition(meta, schedule.schedule().stages, options.partition);
+      train::partition_of(model, schedule.schedule().stages, options.partition);
+  check_shared(options, model, loss, schedule, partition);
   const memory::ModelMemory layers = layer_memory(options, model, loss, inputs);
   return memory::pipe_memory({.schedule = schedule,
                               .partition = partition,

@@ -7,9 +7,11 @@
 // validation and generation, which keep no activations.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "penstock/plan/memory/pipe_memory.h"
+#include "penstock/runtime/probe/layer_probe.h"
 #include "penstock/runtime/probe/layer_timer.h"
 #include "penstock/train/trainer.h"
 
@@ -21,6 +23,9 @@ struct TrainingInputs {
   nn::Values inputs;  // Inputs of one microbatch.
   nn::Values targets;
   std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
+  // The place in which layers run, and who hears of each, for layer_memory().
+  probe::Place place = probe::host();
+  probe::Begins begins = [](const std::string&) {};
 };
 
 // What single layers take in the run's types, for a microbatch such as `inputs`.

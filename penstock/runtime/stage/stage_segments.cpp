@@ -16,10 +16,10 @@ struct PartEnd {
   std::vector<exchange::Exchange> behind = {};
   std::string name = {};  // "piece 0 of layer "fc"".
 };
-std::vector<PartEnd> part_ends(const std::vector<nn::LayerSpec>& model,
-                               const partition::SegmentRange& range) {
+std::vector<PartEnd> part_ends(const std::vector<nn::LayerSpec>& model, std::int64_t first,
+                               std::int64_t end) {
   std::vector<PartEnd> ends;
-  for (std::int64_t layer = range.first; layer < range.end; ++layer) {
+  for (std::int64_t layer = first; layer < end; ++layer) {
     const partition::LayerMeta& meta = model[static_cast<std::size_t>(layer)].meta;
     for (std::size_t p = 0; p < meta.pieces.size(); ++p) {
       if (meta.pieces[p].behind.empty()) continue;
@@ -29,36 +29,40 @@ std::vector<PartEnd> part_ends(const std::vector<nn::LayerSpec>& model,
                       .name = str("piece ", p, " of layer ", in_quotes(meta.name))});
     }
   }
-  const bool has_end = !ends.empty() && ends.back().bound.layer == range.end;
-  if (!has_end) ends.push_back({.bound = {range.end}});
+  const bool has_end = !ends.empty() && ends.back().bound.layer == end;
+  if (!has_end) ends.push_back({.bound = {end}});
   return ends;
 }
 
-// The layers of a stage from one number to before another.
-std::vector<std::shared_ptr<nn::Layer>> layers_between(const StageLayers& layers,
-                                                       std::int64_t first, std::int64_t end) {
-  const auto layer = [&](std::int64_t i) { return layers.all().begin() + (i - layers.first()); };
-  return {layer(first), layer(end)};
-}
-
-Segment segment_in_parts(const std::vector<nn::LayerSpec>& model, const StageLayers& layers,
-                         const partition::SegmentRange& range, Activations activations,
-                         const std::shared_ptr<Exchanges>& exchanges,
-                         const std::shared_ptr<Untrained>& untrained) {
-  std::vector<LayerRun> parts;
-  Borders borders;
-  Bound first{range.first};
-  for (const PartEnd& end : part_ends(model, range)) {
-    const std::int64_t last = end.bound.layer + (end.bound.piece > 0 ? 1 : 0);
-    parts.emplace_back(model, first, end.bound, layers_between(layers, first.layer, last),
-                       untrained);
-    borders.emplace_back(end.behind, parts.back().skips_behind(), end.name, exchanges);
-    first = end.bound;
-  }
-  return {std::move(parts), std::move(borders), activations};
+// The layers, whose first has number `begin`, from one number to before another.
+std::vector<std::shared_ptr<nn::Layer>> layers_between(
+    const std::vector<std::shared_ptr<nn::Layer>>& layers, std::int64_t begin, std::int64_t first,
+    std::int64_t end) {
+  return {layers.begin() + (first - begin), layers.begin() + (end - begin)};
 }
 
 }  // namespace
+
+LayerParts layer_parts(const std::vector<nn::LayerSpec>& model, std::int64_t first,
+                       const std::vector<std::shared_ptr<nn::Layer>>& layers,
+                       const std::shared_ptr<Exchanges>& exchanges,
+                       const std::shared_ptr<Untrained>& untrained) {
+  LayerParts parts;
+  if (exchanges == nullptr) {
+    parts.runs.emplace_back(model, first, layers, untrained);
+    parts.borders.resize(1);
+    return parts;
+  }
+  Bound begin{first};
+  for (const PartEnd& end : part_ends(model, first, first + std::ssize(layers))) {
+    const std::int64_t last = end.bound.layer + (end.bound.piece > 0 ? 1 : 0);
+    parts.runs.emplace_back(model, begin, end.bound,
+                            layers_between(layers, first, begin.layer, last), untrained);
+    parts.borders.emplace_back(end.behind, parts.runs.back().skips_behind(), end.name, exchanges);
+    begin = end.bound;
+  }
+  return parts;
+}
 
 std::vector<Segment> make_segments(const std::vector<nn::LayerSpec>& model,
                                    const StageLayers& layers,
@@ -70,13 +74,10 @@ std::vector<Segment> make_segments(const std::vector<nn::LayerSpec>& model,
   for (const partition::SegmentRange& range :
        partition::segment_ranges(nn::meta_of(model), layers.first(), end, checkpointing)) {
     const auto activations = range.is_recomputed ? Activations::Recomputed : Activations::Kept;
-    if (exchanges != nullptr) {
-      segments.push_back(segment_in_parts(model, layers, range, activations, exchanges, untrained));
-      continue;
-    }
-    segments.emplace_back(
-        LayerRun(model, range.first, layers_between(layers, range.first, range.end), untrained),
-        activations);
+    LayerParts parts = layer_parts(
+        model, range.first, layers_between(layers.all(), layers.first(), range.first, range.end),
+        exchanges, untrained);
+    segments.emplace_back(std::move(parts.runs), std::move(parts.borders), activations);
   }
   return segments;
 }
