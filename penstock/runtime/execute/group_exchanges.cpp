@@ -87,7 +87,7 @@ at::Tensor GroupExchanges::added_up(const at::Tensor& mine, const ForOther& for_
     summands[static_cast<std::size_t>(other)] = at::empty_like(mine);
   });
   at::Tensor sum = at::empty_like(mine);
-  comm::OrderedSum transfers(summands, sum);
+  comm::OrderedSum transfers(summands, sum, comm::SumOrder::InHalves);
   for_others([&](std::int32_t other) {
     transfers.add(communicator_.receive(summands[static_cast<std::size_t>(other)],
                                         member(group_, other), scatter_tag_));

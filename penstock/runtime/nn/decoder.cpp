@@ -13,6 +13,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/decoder_modules.h"
 #include "penstock/runtime/nn/token_rows.h"
 
@@ -39,6 +40,7 @@ class DecoderEmbedding : public DecoderLayer {
         positions_ = add("wpe", making.parameter({options.positions, options.hidden}));
       }
     } else {
+      if (making.blocks) equal_shares_ = making.share.of;
       tokens_ = register_part("weight", making, sizes, {.dimension = 0});
       here_ = cut_of(cuts(), "weight");
     }
@@ -54,6 +56,7 @@ class DecoderEmbedding : public DecoderLayer {
   // The summands of the tokens whose rows are here.
   Values forward_piece(std::size_t /*piece*/, const Values& values) override {
     const at::Tensor& tokens = the_only(values, "a decoder");
+    check_length(tokens.size(1));
     Values given = embedding_of_part(tokens_, here_, vocabulary_, tokens);
     if (document_end_) given.push_back(document_starts(tokens, *document_end_));
     return given;
@@ -73,6 +76,14 @@ class DecoderEmbedding : public DecoderLayer {
     return embedded + at::embedding(positions_, places + offset);
   }
 
+  // Sums over tokens have blocks, which ranks have whole.
+  void check_length(std::int64_t tokens) const {
+    if (tokens % equal_shares_ == 0) return;
+    throw Error(penstock::str("samples of ", tokens, " tokens: with numerics.invariant, ",
+                              equal_shares_, " ranks share samples of equal parts"),
+                {penstock::str("give them a multiple of ", equal_shares_, " tokens")});
+  }
+
   at::Tensor add(const char* name, at::Tensor weight) {
     return register_module(name, std::make_shared<torch::nn::Module>())
         ->register_parameter("weight", std::move(weight));
@@ -81,6 +92,7 @@ class DecoderEmbedding : public DecoderLayer {
   std::optional<std::int64_t> document_end_;
   std::int64_t vocabulary_;
   partition::Cut here_;
+  std::int64_t equal_shares_ = 1;  // Ranks that need as many tokens of a sample each.
   at::Tensor tokens_;
   at::Tensor positions_;
 };
@@ -188,17 +200,61 @@ class DecoderNorm : public DecoderLayer {
 class DecoderHead : public DecoderLayer {
  public:
   DecoderHead(const DecoderOptions& options, const Making& making)
-      : weight_(register_part("weight", making, {options.vocabulary, options.hidden},
+      : blocks_(making.blocks),
+        weight_(register_part("weight", making, {options.vocabulary, options.hidden},
                               {.dimension = 0})) {}
-  at::Tensor forward(const at::Tensor& x) override { return at::linear(x, weight_); }
+  at::Tensor forward(const at::Tensor& x) override {
+    if (!blocks_) return at::linear(x, weight_);
+    return linears_in_blocks(x, {{.weight = weight_, .bias = {}}}, *blocks_).front();
+  }
   // The first is there for what comes behind it.
   Values forward_piece(std::size_t piece, const Values& values) override {
     return piece == 0 ? values : forward_values(values);
   }
 
  private:
+  std::optional<std::int64_t> blocks_;
   at::Tensor weight_;
 };
+
+// What ranks cannot share so that their number changes no bit, each as a sentence.
+std::vector<std::string> what_changes_bits(const DecoderOptions& options, std::int64_t ranks) {
+  std::vector<std::string> all;
+  if (options.kv_heads % ranks != 0) {
+    all.push_back(penstock::str("of ", options.kv_heads,
+                                " heads of keys and values each rank needs as many, and one"));
+  }
+  const auto check = [&](std::int64_t size, const char* what) {
+    if (can_share_width(ranks, size)) return;
+    all.push_back(penstock::str("of ", size, " ", what,
+                                " each rank needs as many, and a multiple of ", kWidthOfBits));
+  };
+  check(options.heads * options.head_dim, "features of queries");
+  check(options.kv_heads * options.head_dim, "features of keys");
+  check(options.intermediate, "features of the feed-forward part");
+  check(options.vocabulary, "tokens of the vocabulary");
+  if (options.adapter) all.push_back("adapters are not added in blocks");
+  if (options.norm != NormKind::Rms || options.mlp != MlpKind::SwiGlu) {
+    all.push_back("only RMS norms and SwiGLU are known to keep them");
+  }
+  return all;
+}
+
+void check_bits(const DecoderOptions& options, const Making& making) {
+  const std::int64_t ranks = making.share.of;
+  if (!making.blocks || ranks == 1) return;
+  const std::vector<std::string> wrong = what_changes_bits(options, ranks);
+  if (wrong.empty()) return;
+  std::vector<std::int64_t> that_work = {1};
+  for (std::int64_t each = 2; each <= exchange::kBlocks; each *= 2) {
+    if (what_changes_bits(options, each).empty()) that_work.push_back(each);
+  }
+  throw ConfigError(penstock::str("mesh.tensor = ", ranks,
+                                  " with numerics.invariant: bits would depend on the number of "
+                                  "ranks: ",
+                                  join(wrong, "; ")),
+                    {penstock::str("sizes that work: ", join(that_work, ", "))});
+}
 
 // A layer of the model, and how it is made.
 struct Part {
@@ -212,7 +268,9 @@ struct Part {
 template <class LayerType, class... Args>
 std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& making,
                                   const Args&... args) {
-  return std::make_shared<LayerType>(options, is_gpt2(options) ? making.whole() : making, args...);
+  if (is_gpt2(options)) return std::make_shared<LayerType>(options, making.whole(), args...);
+  check_bits(options, making);
+  return std::make_shared<LayerType>(options, making, args...);
 }
 
 // What ranks that share layers have between these: some tokens each.  All know the documents.
@@ -349,6 +407,7 @@ void check_adapter(const DecoderOptions& options) {
 
 partition::LayerMeta meta_of(const DecoderOptions& options, const Part& part) {
   partition::LayerMeta meta{.name = part.name, .type = part.type, .pieces = part.pieces};
+  if (!is_gpt2(options) && !part.pieces.empty()) meta.sums = exchange::Sums::InBlocks;
   for (const DecoderParameter& each : shapes_of(options, part)) {
     meta.parameters += c10::multiply_integers(each.shape);
     if (meta.pieces.empty()) continue;

@@ -7,6 +7,9 @@
 #include <cmath>
 #include <optional>
 
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {
@@ -27,13 +30,24 @@ void fill_linear(const at::Tensor& part, const partition::Cut& cut, std::int64_t
   fill(part, cut, [bound](at::Tensor& whole) { whole.uniform_(-bound, bound); });
 }
 
+// What several ranks have of a parameter, they add up in no order of blocks.
+void check_copies(const Making& making, const SharedLinearOptions& options) {
+  if (!making.blocks || making.share.of == 1 || options.copies == 1) return;
+  throw ConfigError(penstock::str("mesh.tensor = ", making.share.of, " with numerics.invariant: ",
+                                  options.copies, " ranks have the same part of a linear"),
+                    {"take as few ranks as have a part each"});
+}
+
 std::optional<at::Tensor> if_there(const at::Tensor& bias) {
   return bias.defined() ? std::optional(bias) : std::nullopt;
 }
 
 }  // namespace
 
-ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& options) {
+ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& options)
+    : blocks_(making.blocks) {
+  check_width(making, "outputs of a linear", options.out, options.unit);
+  check_copies(making, options);
   const partition::Along along{.unit = options.unit, .copies = options.copies};
   weight_ = register_part("weight", making, {options.out, options.in}, along);
   fill_linear(weight_, cut_of(cuts(), "weight"), options.in);
@@ -43,10 +57,14 @@ ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& opti
 }
 
 at::Tensor ColumnLinear::forward(const at::Tensor& x) const {
+  if (blocks_) return linears_in_blocks(x, {{weight_, bias_}}, *blocks_).front();
   return at::linear(x, weight_, if_there(bias_));
 }
 
-RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
+RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options)
+    : blocks_(making.blocks) {
+  check_width(making, "inputs of a linear", options.in, options.unit);
+  check_copies(making, options);
   weight_ = register_part("weight", making, {options.out, options.in},
                           {.dimension = 1, .unit = options.unit, .copies = options.copies});
   fill_linear(weight_, cut_of(cuts(), "weight"), options.in);
@@ -55,10 +73,13 @@ RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
   fill_linear(bias_, {}, options.in);
 }
 
-at::Tensor RowLinear::summand(const at::Tensor& x) const { return at::linear(x, weight_); }
+at::Tensor RowLinear::summand(const at::Tensor& x) const {
+  return blocks_ ? summand_in_blocks(x, weight_, *blocks_) : at::linear(x, weight_);
+}
 
 at::Tensor RowLinear::add_bias(const at::Tensor& sum) const {
-  return bias_.defined() ? sum + bias_ : sum;
+  if (!bias_.defined()) return sum;
+  return blocks_ ? add_bias_in_blocks(sum, bias_) : sum + bias_;
 }
 
 VocabularyEmbedding::VocabularyEmbedding(const Making& making, std::int64_t vocabulary,
