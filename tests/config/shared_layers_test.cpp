@@ -3,6 +3,7 @@
 
 #include "penstock/config/read.h"
 #include "penstock/config/validate.h"
+#include "penstock/core/text.h"
 #include "penstock/plan/config/program_of_replicas.h"
 #include "penstock/plan/config/resolve.h"
 #include "penstock/plan/config/whole_layers.h"
@@ -45,10 +46,23 @@ TEST(SharedLayers, AreThoseOfEveryModel) {
   }
 }
 
-TEST(SharedLayers, HaveNoInvariantSums) {
-  EXPECT_EQ(refusal(of_two(R"(, "numerics": {"invariant": true})")),
-            "llama.json:1:21: mesh.tensor = 2: numerics.invariant is true, and sums within a layer "
-            "depend on how many ranks share it; take one of them");
+TEST(SharedLayers, HaveInvariantSumsOfEightBlocksInFloat) {
+  const std::string invariant = R"(, "numerics": {"invariant": true})";
+  EXPECT_EQ(refusal(of_two(invariant)), "no error");
+  EXPECT_EQ(refusal(of_two(invariant + R"(, "bf16": {"enabled": true})")),
+            "llama.json:1:21: mesh.tensor = 2: numerics.invariant is true, and ranks would add "
+            "summands that are rounded to bf16: with it, ranks share layers of float");
+  const std::string model = R"("model": {"type": "hugging_face", "path": "m"})";
+  const auto shared_by = [&](const char* ranks) {
+    return refusal(str(R"({"mesh": {"tensor": )", ranks, "}, ", model, invariant, "}"));
+  };
+  for (const char* ranks : {"1", "4", "8"}) EXPECT_EQ(shared_by(ranks), "no error") << ranks;
+  for (const char* ranks : {"3", "16"}) {
+    EXPECT_EQ(shared_by(ranks),
+              str("llama.json:1:21: mesh.tensor = ", ranks,
+                  ": numerics.invariant is true, and sums within a layer have 8 blocks, which "
+                  "ranks share: take 1, 2, 4 or 8"));
+  }
 }
 
 TEST(SharedLayers, HaveNoProgramThatAdapts) {

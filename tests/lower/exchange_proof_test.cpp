@@ -121,6 +121,26 @@ TEST(StageExchanges, RunAgainWhereLayersAreComputedAgain) {
                             Beside::Weights}}));
 }
 
+TEST(ExchangeProof, HasSumsOfGradientsBehindEveryBAndW) {
+  std::vector<StageExchanges> stages = stages_of(model_of(3), 2);
+  for (StageExchanges& each : stages) each.weights = {"the sum of gradients"};
+  for (const char* name : {"1f1b", "zb_h1"}) {
+    const auto schedule = schedule_of(name, 2, 4);
+    const MeshProgram program = mesh_program(schedule, stages, mesh_of(2, 1, 2));
+    EXPECT_EQ(objections(program, schedule), std::vector<std::string>{}) << name;
+    for (const std::vector<RankStep>& steps : program.ranks) {
+      EXPECT_EQ(std::ranges::count_if(steps,
+                                      [&](const RankStep& step) {
+                                        return step.does == Does::Exchange &&
+                                               program.names[static_cast<std::size_t>(step.what)] ==
+                                                   "the sum of gradients";
+                                      }),
+                4)
+          << name;
+    }
+  }
+}
+
 TEST(ExchangeProof, EverySchedulesProgramsRun) {
   for (const char* name : {"gpipe", "1f1b", "interleaved_1f1b", "zbv", "zb_h1"}) {
     for (const std::int64_t interval : {0, 1}) {

@@ -61,8 +61,8 @@ std::vector<Log> planned(const TrainerOptions& options, const std::vector<nn::La
   const auto schedule = lower::training_program(program_of(options));
   partition::ModelMeta meta = nn::meta_of(layers);
   const auto partition = partition::partition(meta, schedule.schedule().stages, options.partition);
-  const auto stages =
-      exchanges_of_stages(layers, nn::token_loss(kTokens), partition, options.checkpointing);
+  const auto stages = exchanges_of_stages(layers, nn::token_loss(kTokens), partition,
+                                          options.checkpointing, options.sums);
   const mesh::Mesh mesh = mesh::make_mesh(options.mesh);
   std::vector<Log> logs;
   for (std::int32_t rank = 0; rank < mesh.world_size(); ++rank) {

@@ -7,6 +7,8 @@
 // Shapes: a value that is cut has this rank's part along one dimension; parts have sizes that
 // differ by 1 at most.
 // Random numbers: a piece draws the same ones on every rank, whatever part of a value it has.
+// Numerics: with TrainerOptions::sums invariant, ColumnLinear, RowLinear and VocabularyEmbedding
+// give the bits of any number of ranks.  A layer of which all sums do says so: LayerMeta::sums.
 // Source: Shoeybi et al., Megatron-LM (2019); Korthikanti et al. (2022) for cut tokens.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -14,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -44,6 +47,7 @@ class ColumnLinear : public CutModule {
   at::Tensor forward(const at::Tensor& x) const;
 
  private:
+  std::optional<std::int64_t> blocks_;
   at::Tensor weight_;
   at::Tensor bias_;
 };
@@ -61,6 +65,7 @@ class RowLinear : public CutModule {
   at::Tensor add_bias(const at::Tensor& sum) const;
 
  private:
+  std::optional<std::int64_t> blocks_;
   at::Tensor weight_;
   at::Tensor bias_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,11 +34,12 @@ struct Proved {
 
 // Makes a layer of each kind as the first of so many ranks has it, without memory.
 // Throws: ConfigError where they cannot share it.
-void check_shares(const std::vector<nn::LayerSpec>& layers, std::int64_t ranks) {
+void check_shares(const std::vector<nn::LayerSpec>& layers, std::int64_t ranks,
+                  std::optional<std::int64_t> blocks) {
   std::set<std::string> kinds;
   for (const nn::LayerSpec& layer : layers) {
     if (!kinds.insert(layer.meta.type).second) continue;
-    layer.make({.share = {.index = 0, .of = ranks}, .device = at::kMeta});
+    layer.make({.share = {.index = 0, .of = ranks}, .device = at::kMeta, .blocks = blocks});
   }
 }
 
@@ -55,8 +57,12 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
   std::vector<lower::StageExchanges> stages;
   if (mesh[mesh::Axis::Tensor] > 1) {
     train::check_shared_layers(model.layers, model.loss);
-    check_shares(model.layers, mesh[mesh::Axis::Tensor]);
-    stages = train::exchanges_of_stages(model.layers, model.loss, partition, options.checkpointing);
+    if (config.numerics.invariant) {
+      train::check_invariant_sums(options, model.layers, model.loss);
+    }
+    check_shares(model.layers, mesh[mesh::Axis::Tensor], train::blocks_of_layers(options));
+    stages = train::exchanges_of_stages(model.layers, model.loss, partition, options.checkpointing,
+                                        options.sums);
     train::prove_exchanges(schedule, stages, mesh);
   }
   return {mesh, std::move(schedule), std::move(partition), std::move(model.layers),

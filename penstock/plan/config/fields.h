@@ -487,7 +487,7 @@ void visit_config(Visitor& v, ConfigT& c) {
   visit_data_types(v, c);
   v.section("numerics", [&] {
     v.field("invariant", c.numerics.invariant, Flag{},
-            "the same bits for every number of data-parallel ranks");
+            "the same bits for every number of ranks that have other samples, or share layers");
   });
   v.section("launch", [&] { visit_launch(v, c); });
   v.section("checkpoint", [&] { visit_checkpoint(v, c.checkpoint); });

@@ -177,10 +177,17 @@ void check_shared_layers(const Config& config, const Origins& origins, Problems&
   if (ranks == 1) return;
   const Origin origin = first_given(origins, {"mesh.tensor"});
   const std::string what = str("mesh.tensor = ", ranks, ": ");
-  if (config.numerics.invariant) {
+  if (config.numerics.invariant && (config.bf16.enabled || config.fp16.enabled)) {
     problems.add(origin, str(what,
-                             "numerics.invariant is true, and sums within a layer depend on how "
-                             "many ranks share it; take one of them"));
+                             "numerics.invariant is true, and ranks would add summands that are "
+                             "rounded to ",
+                             config.bf16.enabled ? "bf16" : "fp16",
+                             ": with it, ranks share layers of float"));
+  }
+  if (config.numerics.invariant && (ranks > 8 || 8 % ranks != 0)) {
+    problems.add(origin, str(what,
+                             "numerics.invariant is true, and sums within a layer have 8 blocks, "
+                             "which ranks share: take 1, 2, 4 or 8"));
   }
   if (config.schedule.adapt) {
     problems.add(origin, str(what,

@@ -7,6 +7,7 @@
 // gradients of parameters have to be summed.  Knows no tensors.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,14 @@
 namespace penstock::exchange {
 
 using HeldValues = std::vector<Held>;
+
+// How pieces add up what ranks share: along the inner dimension of a product, tokens, a vocabulary.
+enum class Sums : std::uint8_t {
+  AsTheyCome,  // Added by each rank, then over ranks: bits depend on how many there are.
+  InBlocks,    // Added in blocks, and a tree above them (nn::Making::blocks): they do not.
+};
+// Blocks of what all ranks share: at most as many may share it where bits depend on none of them.
+inline constexpr std::int64_t kBlocks = 8;
 
 struct Piece {
   HeldValues takes = {};

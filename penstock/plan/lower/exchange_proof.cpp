@@ -36,7 +36,7 @@ std::optional<Action> receive_of(const Action& action) {
 
 // Exchanges by number.
 struct Numbered {
-  std::vector<std::int64_t> forward, backward;
+  std::vector<std::int64_t> forward, backward, weights;
 };
 
 class Writer {
@@ -54,7 +54,8 @@ class Writer {
       return numbers;
     };
     for (const StageExchanges& each : stages) {
-      numbered_.push_back({number_all(each.forward), number_all(each.backward)});
+      numbered_.push_back(
+          {number_all(each.forward), number_all(each.backward), number_all(each.weights)});
     }
   }
 
@@ -77,11 +78,13 @@ class Writer {
         add(Does::Await, first + message_of(other_end(*receive), schedule_));
       }
       add(Does::Compute, 0);
-      if (action.op == Op::BackwardWeight) continue;
       const Numbered& stage = numbered_[action.stage.index()];
-      for (const std::int64_t each : action.op == Op::Forward ? stage.forward : stage.backward) {
-        add(Does::Exchange, each);
-      }
+      const auto add_all = [&](const std::vector<std::int64_t>& exchanges) {
+        for (const std::int64_t each : exchanges) add(Does::Exchange, each);
+      };
+      if (action.op == Op::Forward) add_all(stage.forward);
+      if (action.op == Op::Backward || action.op == Op::BackwardInput) add_all(stage.backward);
+      if (action.op == Op::Backward || action.op == Op::BackwardWeight) add_all(stage.weights);
     }
     return steps;
   }

@@ -32,9 +32,11 @@ using PassExchanges = std::vector<PassExchange>;
 
 struct StageExchanges {
   PassExchanges forward;
-  // Exchanges of a B, or of an I: a W has none.  Those of gradients that no layer before wants are
-  // left out in a run, on all ranks alike.
+  // Exchanges of a B, or of an I.  Those of gradients that no layer before wants are left out in a
+  // run, on all ranks alike.
   PassExchanges backward;
+  // What comes behind a B, or a W: sums of gradients, where they are invariant.
+  PassExchanges weights = {};
 };
 
 // Layers [range.first, range.end) of each of the stage's ranges, and behind them a loss in pieces,

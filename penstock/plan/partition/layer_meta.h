@@ -16,6 +16,7 @@ struct LayerMeta {
   std::int64_t parameters = 0;  // Number of trainable scalars.
   // The pieces that it runs in where ranks share its weights; none: all of them compute it whole.
   exchange::Pieces pieces = {};
+  exchange::Sums sums = exchange::Sums::AsTheyCome;  // Sums that its pieces make.
 };
 
 using ModelMeta = std::vector<LayerMeta>;  // Layers in forward order.

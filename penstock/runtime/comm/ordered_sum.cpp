@@ -23,13 +23,14 @@ bool Transfers::is_over() {
   return std::ranges::all_of(transfers_, [](const auto& each) { return each->is_over(); });
 }
 
-OrderedSum::OrderedSum(std::vector<at::Tensor> summands, at::Tensor sum)
-    : summands_(std::move(summands)), sum_(std::move(sum)) {}
+OrderedSum::OrderedSum(std::vector<at::Tensor> summands, at::Tensor sum, SumOrder order)
+    : summands_(std::move(summands)), sum_(std::move(sum)), order_(order) {}
 
 void OrderedSum::wait() {
   if (summands_.empty()) return;
   Transfers::wait();
   const at::NoGradGuard no_grad;
+  if (order_ == SumOrder::InHalves) add_halves();
   if (c10::isReducedFloatingType(sum_.scalar_type())) {
     const at::Tensor sum = summands_.front().to(at::kFloat);
     for (std::size_t i = 1; i < summands_.size(); ++i) sum.add_(summands_[i]);
@@ -38,6 +39,20 @@ void OrderedSum::wait() {
     add_up();
   }
   summands_.clear();
+}
+
+// Neighbours are added as long as there is an even number of them; what is left is added up after.
+void OrderedSum::add_halves() {
+  if (summands_.size() < 4) return;
+  const bool is_short = c10::isReducedFloatingType(sum_.scalar_type());
+  while (summands_.size() > 2 && summands_.size() % 2 == 0) {
+    std::vector<at::Tensor> pairs;
+    for (std::size_t i = 0; i < summands_.size(); i += 2) {
+      const at::Tensor left = is_short ? summands_[i].to(at::kFloat) : summands_[i];
+      pairs.push_back(left + summands_[i + 1]);
+    }
+    summands_ = std::move(pairs);
+  }
 }
 
 // Reads and writes each element once for each summand: none is copied before.

@@ -5,6 +5,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -24,20 +25,28 @@ class Transfers : public Transfer {
   std::vector<std::unique_ptr<Transfer>> transfers_;
 };
 
+// The order of summands 0, 1, 2, ...
+enum class SumOrder : std::uint8_t {
+  OneByOne,  // ((0 + 1) + 2) + 3
+  InHalves,  // (0 + 1) + (2 + 3): those of more ranks go on with a tree that each of them began.
+};
+
 // Transfers that bring summands.
 class OrderedSum : public Transfers {
  public:
   // wait() leaves in `sum` what is in `summands` then, added one after the other, from the first
   // one on.  The first one may be `sum` itself, the others not.  bf16 and fp16 are added in float,
-  // and the sum is rounded once.
-  OrderedSum(std::vector<at::Tensor> summands, at::Tensor sum);
+  // and the sum is rounded once.  Halves are of summands whose number is even.
+  OrderedSum(std::vector<at::Tensor> summands, at::Tensor sum, SumOrder order = SumOrder::OneByOne);
   void wait() override;
 
  private:
   void add_up();
+  void add_halves();
 
   std::vector<at::Tensor> summands_;
   at::Tensor sum_;
+  SumOrder order_;
 };
 
 }  // namespace penstock::comm

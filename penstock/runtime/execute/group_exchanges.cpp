@@ -123,7 +123,7 @@ GroupExchanges::Halves GroupExchanges::added_up(const at::Tensor& mine, const Fo
     summands[static_cast<std::size_t>(other)] = at::empty_like(mine);
   });
   const at::Tensor sum = at::empty_like(mine);
-  auto transfers = std::make_unique<comm::OrderedSum>(summands, sum);
+  auto transfers = std::make_unique<comm::OrderedSum>(summands, sum, comm::SumOrder::InHalves);
   for_others([&](std::int32_t other) {
     transfers->add(communicator_.receive(summands[static_cast<std::size_t>(other)],
                                          member(group_, other), scatter_tag_));

@@ -1,8 +1,8 @@
 // Exchanges between the ranks that share layers, as messages between every two of them.
 //
-// A RankModel gives them to its stages.  Sums are added in the order of the ranks, so every rank
-// has the same bits of what all have.  Parts may have different sizes; nothing is padded.  Knows no
-// layers: a name is all that it has of them.
+// A RankModel gives them to its stages.  Sums are added in halves of the ranks (ordered_sum.h), so
+// every rank has the same bits of what all have.  Parts may have different sizes; nothing is
+// padded.  Knows no layers: a name is all that it has of them.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -12,6 +12,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/decoder_modules.h"
 #include "penstock/runtime/nn/shared_tokens.h"
 #include "penstock/runtime/nn/token_rows.h"
@@ -31,7 +32,8 @@ at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) 
 class DecoderEmbedding : public DecoderLayer {
  public:
   DecoderEmbedding(const DecoderOptions& options, const Making& making)
-      : document_end_(options.document_end) {
+      : document_end_(options.document_end),
+        equal_shares_(making.blocks && !is_gpt2(options) ? making.share.of : 1) {
     const auto table = [&](RowsOf what, std::int64_t rows) {
       return std::make_shared<TableOfRows>(making, what, rows, options.hidden);
     };
@@ -58,6 +60,7 @@ class DecoderEmbedding : public DecoderLayer {
   // either, and their sums are those of one rank, in any order.
   Values forward_piece(std::size_t /*piece*/, const Values& values) override {
     const at::Tensor& tokens = the_only(values, "a decoder");
+    check_length(tokens.size(1));
     if (!document_end_) return summand(tokens, 0);
     const at::Tensor starts = document_starts(tokens, *document_end_);
     return {summand(tokens, -starts), starts};
@@ -88,7 +91,16 @@ class DecoderEmbedding : public DecoderLayer {
     return summand + positions_->summand(places + offset);
   }
 
+  // Sums over tokens have blocks, which ranks have whole.
+  void check_length(std::int64_t tokens) const {
+    if (tokens % equal_shares_ == 0) return;
+    throw Error(penstock::str("samples of ", tokens, " tokens: with numerics.invariant, ",
+                              equal_shares_, " ranks share samples of equal parts"),
+                {penstock::str("give them a multiple of ", equal_shares_, " tokens")});
+  }
+
   std::optional<std::int64_t> document_end_;
+  std::int64_t equal_shares_;  // Ranks that need as many tokens of a sample each.
   std::shared_ptr<TableOfRows> tokens_;
   std::shared_ptr<TableOfRows> positions_;  // Null: they are rotary.
 };
@@ -204,9 +216,13 @@ class DecoderHead : public DecoderLayer {
  public:
   DecoderHead(const DecoderOptions& options, const Making& making)
       : vocabulary_(options.vocabulary),
+        blocks_(making.blocks),
         weight_(register_part("weight", making, {options.vocabulary, options.hidden},
                               {.dimension = 0})) {}
-  at::Tensor forward(const at::Tensor& x) override { return at::linear(x, weight_); }
+  at::Tensor forward(const at::Tensor& x) override {
+    if (!blocks_) return at::linear(x, weight_);
+    return linears_in_blocks(x, {{.weight = weight_, .bias = {}}}, *blocks_).front();
+  }
   // The first is there for what comes behind it.
   Values forward_piece(std::size_t piece, const Values& values) override {
     return piece == 0 ? values : forward_values(values);
@@ -218,8 +234,48 @@ class DecoderHead : public DecoderLayer {
 
  private:
   std::int64_t vocabulary_;
+  std::optional<std::int64_t> blocks_;
   at::Tensor weight_;
 };
+
+// What ranks cannot share so that their number changes no bit, each as a sentence.
+std::vector<std::string> what_changes_bits(const DecoderOptions& options, std::int64_t ranks) {
+  std::vector<std::string> all;
+  if (options.kv_heads % ranks != 0) {
+    all.push_back(penstock::str("of ", options.kv_heads,
+                                " heads of keys and values each rank needs as many, and one"));
+  }
+  const auto check = [&](std::int64_t size, const char* what) {
+    if (can_share_width(ranks, size)) return;
+    all.push_back(penstock::str("of ", size, " ", what,
+                                " each rank needs as many, and a multiple of ", kWidthOfBits));
+  };
+  check(options.heads * options.head_dim, "features of queries");
+  check(options.kv_heads * options.head_dim, "features of keys");
+  check(options.intermediate, "features of the feed-forward part");
+  check(options.vocabulary, "tokens of the vocabulary");
+  if (options.adapter) all.push_back("adapters are not added in blocks");
+  if (options.norm != NormKind::Rms || options.mlp != MlpKind::SwiGlu) {
+    all.push_back("only RMS norms and SwiGLU are known to keep them");
+  }
+  return all;
+}
+
+void check_bits(const DecoderOptions& options, const Making& making) {
+  const std::int64_t ranks = making.share.of;
+  if (!making.blocks || ranks == 1) return;
+  const std::vector<std::string> wrong = what_changes_bits(options, ranks);
+  if (wrong.empty()) return;
+  std::vector<std::int64_t> that_work = {1};
+  for (std::int64_t each = 2; each <= exchange::kBlocks; each *= 2) {
+    if (what_changes_bits(options, each).empty()) that_work.push_back(each);
+  }
+  throw ConfigError(penstock::str("mesh.tensor = ", ranks,
+                                  " with numerics.invariant: bits would depend on the number of "
+                                  "ranks: ",
+                                  join(wrong, "; ")),
+                    {penstock::str("sizes that work: ", join(that_work, ", "))});
+}
 
 // A layer of the model, and how it is made.
 struct Part {
@@ -232,6 +288,10 @@ struct Part {
 template <class LayerType, class... Args>
 std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& making,
                                   const Args&... args) {
+  if (is_gpt2(options)) {
+    return std::make_shared<LayerType>(options, making.as_they_come(), args...);
+  }
+  check_bits(options, making);
   return std::make_shared<LayerType>(options, making, args...);
 }
 
@@ -362,6 +422,7 @@ void check_adapter(const DecoderOptions& options) {
 
 partition::LayerMeta meta_of(const DecoderOptions& options, const Part& part) {
   partition::LayerMeta meta{.name = part.name, .type = part.type, .pieces = part.pieces};
+  if (!is_gpt2(options) && !part.pieces.empty()) meta.sums = exchange::Sums::InBlocks;
   for (const DecoderParameter& each : shapes_of(options, part)) {
     meta.parameters += c10::multiply_integers(each.shape);
     if (meta.pieces.empty()) continue;

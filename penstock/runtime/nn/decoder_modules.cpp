@@ -29,7 +29,21 @@ class PartOfMatrix : public CutModule {
   }
 };
 
+// The projections as plain linears; empty, where one of them is more.
+std::vector<Linear> plain_ones(const Projections& projections) {
+  std::vector<Linear> linears;
+  for (const ProjectionPointer& each : projections) {
+    const auto plain = each->plain();
+    if (!plain) return {};
+    linears.push_back(*plain);
+  }
+  return linears;
+}
+
 Tensors outputs_of(const Projections& projections, const at::Tensor& x) {
+  const std::optional<std::int64_t> blocks = projections.front()->blocks();
+  const std::vector<Linear> plain = blocks ? plain_ones(projections) : std::vector<Linear>();
+  if (!plain.empty()) return linears_in_blocks(x, plain, *blocks);
   Tensors outputs;
   for (const ProjectionPointer& each : projections) outputs.push_back(each->forward(x));
   return outputs;
@@ -39,7 +53,11 @@ Tensors outputs_of(const Projections& projections, const at::Tensor& x) {
 
 Projection::Projection(const DecoderOptions& options, const Making& making,
                        const ProjectionShape& shape)
-    : is_in_out_(is_gpt2(options)), in_(shape.in), in_here_{.count = shape.in} {
+    : is_in_out_(is_gpt2(options)),
+      in_(shape.in),
+      in_here_{.count = shape.in},
+      cuts_inputs_(shape.cut == CutFeatures::Inputs),
+      blocks_(is_in_out_ ? std::nullopt : making.blocks) {
   const bool cuts_outputs = shape.cut == CutFeatures::Outputs;
   const std::size_t outputs = is_in_out_ ? 1 : 0, inputs = 1 - outputs;
   const std::vector<std::int64_t> sizes =
@@ -74,6 +92,20 @@ std::optional<at::Tensor> Projection::bias() const {
   return bias_.defined() ? std::optional(bias_) : std::nullopt;
 }
 
+at::Tensor Projection::forward(const at::Tensor& x) {
+  return cuts_inputs_ && blocks_ ? add_bias(summand(x)) : product(x, bias());
+}
+
+at::Tensor Projection::summand(const at::Tensor& x) {
+  const bool is_plain = blocks_ && !adapter_in_.defined();
+  return is_plain ? summand_in_blocks(x, weight_, *blocks_) : product(x, std::nullopt);
+}
+
+at::Tensor Projection::add_bias(const at::Tensor& sum) const {
+  if (!bias_.defined()) return sum;
+  return blocks_ ? add_bias_in_blocks(sum, bias_) : sum + bias_;
+}
+
 at::Tensor Projection::product(const at::Tensor& x, const std::optional<at::Tensor>& bias) {
   const at::Tensor y = at::linear(x, is_in_out_ ? weight_.t() : weight_, bias);
   if (!adapter_in_.defined()) return y;
@@ -88,23 +120,27 @@ std::optional<Linear> Projection::plain() const {
 
 NormModule::NormModule(const DecoderOptions& options, const Making& making, NormKind kind,
                        std::int64_t width)
-    : kind_(kind), epsilon_(options.norm_epsilon), recomputes_(options.recomputes) {
+    : kind_(kind),
+      epsilon_(options.norm_epsilon),
+      recomputes_(options.recomputes),
+      blocks_(making.blocks) {
   weight_ = register_parameter("weight", making.parameter({width}));
   if (kind == NormKind::Layer) bias_ = register_parameter("bias", making.parameter({width}));
 }
 
+exchange::Sums NormModule::sums() const {
+  return blocks_ ? exchange::Sums::InBlocks : exchange::Sums::AsTheyCome;
+}
+
 at::Tensor NormModule::forward(const at::Tensor& x) const {
   return kind_ == NormKind::Layer ? at::layer_norm(x, weight_.sizes(), weight_, bias_, epsilon_)
-                                  : rms_norm(x, weight_, epsilon_);
+                                  : rms_norm(x, weight_, epsilon_, sums());
 }
 
 Tensors NormModule::projected(const at::Tensor& x, const Projections& projections) const {
-  std::vector<Linear> linears;
-  for (const ProjectionPointer& each : projections) {
-    if (const auto plain = each->plain()) linears.push_back(*plain);
-  }
-  if (recomputes_ && kind_ == NormKind::Rms && linears.size() == projections.size()) {
-    return linears_of_norm(x, weight_, epsilon_, linears);
+  const std::vector<Linear> linears = plain_ones(projections);
+  if (recomputes_ && kind_ == NormKind::Rms && !linears.empty()) {
+    return linears_of_norm(x, weight_, epsilon_, linears, blocks_);
   }
   return outputs_of(projections, forward(x));
 }
@@ -361,9 +397,11 @@ at::Tensor DecoderFeedForward::activated(const Tensors& projected) const {
 
 at::Tensor DecoderFeedForward::forward(const at::Tensor& x, const NormModule& norm) const {
   const Tensors projected = norm.projected(x, into());
-  const std::optional<Linear> out = out_->plain();
-  if (recomputes_ && gate_ && out) return linear_of_gated(projected[0], projected[1], *out);
-  return out_->forward(activated(projected));
+  std::optional<Linear> out = out_->plain();
+  if (!recomputes_ || !gate_ || !out) return out_->forward(activated(projected));
+  if (!out_->blocks()) return linear_of_gated(projected[0], projected[1], *out, {});
+  out->bias.reset();
+  return out_->add_bias(linear_of_gated(projected[0], projected[1], *out, out_->blocks()));
 }
 
 at::Tensor DecoderFeedForward::summand(const at::Tensor& normed) const {
@@ -371,7 +409,7 @@ at::Tensor DecoderFeedForward::summand(const at::Tensor& normed) const {
   std::optional<Linear> out = out_->plain();
   if (!recomputes_ || !gate_ || !out) return out_->summand(activated(projected));
   out->bias.reset();
-  return linear_of_gated(projected[0], projected[1], *out);
+  return linear_of_gated(projected[0], projected[1], *out, out_->blocks());
 }
 
 }  // namespace penstock::nn

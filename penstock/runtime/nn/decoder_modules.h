@@ -50,12 +50,14 @@ class Projection : public CutModule {
   Projection(const DecoderOptions& options, const Making& making, const ProjectionShape& shape);
 
   // The outputs; if these are cut, this rank's.  x has all inputs.
-  at::Tensor forward(const at::Tensor& x) { return product(x, bias()); }
+  at::Tensor forward(const at::Tensor& x);
   // The summand, from this rank's inputs, of what add_bias() makes the outputs of.
-  at::Tensor summand(const at::Tensor& x) { return product(x, std::nullopt); }
-  at::Tensor add_bias(const at::Tensor& sum) const { return bias_.defined() ? sum + bias_ : sum; }
+  at::Tensor summand(const at::Tensor& x);
+  at::Tensor add_bias(const at::Tensor& sum) const;
   // Absent where it is more than x W^T + b.
   std::optional<Linear> plain() const;
+  // Blocks in which it adds what ranks share; absent: in none.
+  const std::optional<std::int64_t>& blocks() const { return blocks_; }
 
  private:
   void add_adapter(const AdapterOptions& adapter, const Making& making,
@@ -72,6 +74,8 @@ class Projection : public CutModule {
   std::int64_t in_;            // Inputs of all ranks, and those that come in here.
   Interval in_here_;
   double scale_ = 0.0;
+  bool cuts_inputs_;
+  std::optional<std::int64_t> blocks_;
 };
 
 using ProjectionPointer = std::shared_ptr<Projection>;
@@ -89,9 +93,12 @@ class NormModule : public torch::nn::Module {
   Tensors projected(const at::Tensor& x, const Projections& projections) const;
 
  private:
+  exchange::Sums sums() const;
+
   NormKind kind_;
   double epsilon_;
   bool recomputes_;
+  std::optional<std::int64_t> blocks_;
   at::Tensor weight_;
   at::Tensor bias_;
 };

@@ -370,7 +370,7 @@ std::vector<LayerSpec> around(const GptOptions& options, const char* block_type,
                               std::int64_t block_parameters) {
   const std::int64_t h = options.hidden;
   const auto make = []<class L>(const GptOptions& o, std::type_identity<L>) {
-    return [o](const Making& making) { return std::make_shared<L>(o, making); };
+    return [o](const Making& making) { return std::make_shared<L>(o, making.as_they_come()); };
   };
   std::vector<LayerSpec> layers;
   layers.push_back({{.name = "transformer",

@@ -55,6 +55,7 @@ class SharedLoss {
 struct LossPieces {
   exchange::Pieces pieces;
   std::function<std::shared_ptr<SharedLoss>(const partition::Share& share)> make;
+  exchange::Sums sums = exchange::Sums::AsTheyCome;
 };
 
 class Loss {

@@ -8,7 +8,9 @@
 #include <torch/nn/module.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "penstock/plan/partition/cut.h"
@@ -18,9 +20,14 @@ namespace penstock::nn {
 struct Making {
   partition::Share share = {};
   c10::Device device = at::kCPU;
+  // Blocks of this share in which sums over what ranks share are added (block_sums.h), so that no
+  // number of ranks changes their bits; absent: as is fastest.
+  std::optional<std::int64_t> blocks = {};
 
   // The same, of what every rank has all of.
   Making whole() const { return {.device = device}; }
+  // The same, of a layer whose sums have no blocks.
+  Making as_they_come() const { return {.share = share, .device = device}; }
   // A parameter without values, of which every rank that shares the layer has the whole.
   at::Tensor parameter(at::IntArrayRef shape) const;
 };

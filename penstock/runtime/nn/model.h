@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -50,7 +51,10 @@ class LayerMaker {
       : model_(model), seed_(seed), making_(making) {}
 
   // Says which share of weights the rank has, where that is not known before.
-  void share(const partition::Share& share) { making_.share = share; }
+  void share(const partition::Share& share, std::optional<std::int64_t> blocks) {
+    making_.share = share;
+    making_.blocks = blocks;
+  }
 
   // The trainable elements of a layer, which is made for that.
   std::int64_t count(std::int64_t index, AfterCount after);

@@ -9,15 +9,17 @@
 #include <array>
 #include <tuple>
 
+#include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/nn/own_backward.h"
 
 namespace penstock::nn {
 
-RmsNorm::RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon)
+RmsNorm::RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon, exchange::Sums sums)
     : x_(x.detach()),
       weight_(weight.detach()),
       epsilon_(epsilon),
+      sums_(sums),
       is_fused_(uses_cuda_kernels(x) && x.scalar_type() == weight.scalar_type()) {
   const at::NoGradGuard no_grad;
   if (is_fused_) {
@@ -56,11 +58,14 @@ at::Tensor RmsNorm::gradient_of_weight(const at::Tensor& gradient) const {
     return std::get<1>(
         at::_fused_rms_norm_backward(gradient, x_, weight_.sizes(), scales_, any, {false, true}));
   }
-  return (gradient * values().to(gradient.scalar_type())).flatten(0, -2).sum(0);
+  const at::Tensor of_rows = gradient * values().to(gradient.scalar_type());
+  const bool as_they_come = sums_ == exchange::Sums::AsTheyCome;
+  return as_they_come ? of_rows.flatten(0, -2).sum(0) : sum_of_rows(of_rows);
 }
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  RmsNorm norm(x, weight, epsilon);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                    exchange::Sums sums) {
+  RmsNorm norm(x, weight, epsilon, sums);
   const at::Tensor output = norm.output();
   norm.forget_output();  // The backward would keep it.
   return with_own_backward({output}, {x}, {weight},

@@ -6,17 +6,21 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "penstock/plan/exchange/pieces.h"
+
 namespace penstock::nn {
 
 // x / sqrt(mean(x^2) + epsilon) x weight, over the last dimension.
 // Shapes: x [..., width], weight [width].
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+// `sums`: of the weight's gradient, over all rows (block_sums.h).
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                    exchange::Sums sums = exchange::Sums::AsTheyCome);
 
 // A norm whose output is there, and can be computed again.  Without autograd: both tensors are
 // detached, and what it does is under NoGradGuard.
 class RmsNorm {
  public:
-  RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+  RmsNorm(const at::Tensor& x, const at::Tensor& weight, double epsilon, exchange::Sums sums);
 
   const at::Tensor& output() const { return output_; }
   void forget_output() { output_.reset(); }
@@ -31,6 +35,7 @@ class RmsNorm {
   at::Tensor x_;
   at::Tensor weight_;
   double epsilon_;
+  exchange::Sums sums_;
   bool is_fused_;
   at::Tensor scales_;  // [..., 1], float: one over the root.
   at::Tensor output_;

@@ -51,22 +51,28 @@ at::Tensor gated(const at::Tensor& gate, const at::Tensor& up) { return at::silu
 }  // namespace
 
 Tensors linears_of_norm(const at::Tensor& x, const at::Tensor& norm_weight, double epsilon,
-                        const std::vector<Linear>& linears) {
-  RmsNorm norm(x, norm_weight, epsilon);
+                        const std::vector<Linear>& linears, std::optional<std::int64_t> blocks) {
+  RmsNorm norm(x, norm_weight, epsilon,
+               blocks ? exchange::Sums::InBlocks : exchange::Sums::AsTheyCome);
   std::vector<Linear> held;
   Tensors outputs, weights = {norm_weight};
   {
     const at::NoGradGuard no_grad;
     for (const Linear& linear : linears) {
       held.push_back(detached(linear));
-      outputs.push_back(applied(held.back(), norm.output()));
+      outputs.push_back(blocks ? product_and_bias(norm.output(), held.back())
+                               : applied(held.back(), norm.output()));
       add_weights(weights, linear);
     }
   }
   norm.forget_output();
   // What comes into the norm, from the gradients of inputs to those of weights, which need it too.
   const auto of_norm = std::make_shared<at::Tensor>();
-  const auto sum_into_norm = [held, of_norm](const Tensors& gradients) {
+  const auto sum_into_norm = [held, of_norm, blocks](const Tensors& gradients) {
+    if (blocks) {
+      *of_norm = gradient_of_shared(held, gradients, *blocks);
+      return;
+    }
     for (std::size_t i = 0; i < held.size(); ++i) {
       if (!gradients[i].defined()) continue;  // Nothing depends on that output.
       const at::Tensor part = gradient_of_input(held[i], gradients[i]);
@@ -79,14 +85,16 @@ Tensors linears_of_norm(const at::Tensor& x, const at::Tensor& norm_weight, doub
     sum_into_norm(gradients);
     return Tensors{norm.gradient_of_input(*of_norm)};
   };
-  const auto of_weights = [norm, of_norm, sum_into_norm, held](const Tensors& gradients) {
+  const auto of_weights = [norm, of_norm, sum_into_norm, held, blocks](const Tensors& gradients) {
     const at::NoGradGuard no_grad;
     if (!of_norm->defined()) sum_into_norm(gradients);
     Tensors found = {norm.gradient_of_weight(*of_norm)};
     of_norm->reset();
     const at::Tensor input = norm.output_again();
     for (std::size_t i = 0; i < held.size(); ++i) {
-      if (gradients[i].defined()) {
+      if (gradients[i].defined() && blocks) {
+        add_gradients_of(found, held[i], input, gradients[i]);
+      } else if (gradients[i].defined()) {
         add_gradients(found, held[i], input, gradients[i]);
       } else {
         found.resize(found.size() + (held[i].bias.defined() ? 2 : 1));
@@ -98,13 +106,15 @@ Tensors linears_of_norm(const at::Tensor& x, const at::Tensor& norm_weight, doub
                            {.of_inputs = of_inputs, .of_weights = of_weights});
 }
 
-at::Tensor linear_of_gated(const at::Tensor& gate, const at::Tensor& up, const Linear& linear) {
+at::Tensor linear_of_gated(const at::Tensor& gate, const at::Tensor& up, const Linear& linear,
+                           std::optional<std::int64_t> blocks) {
   const at::Tensor kept_gate = gate.detach(), kept_up = up.detach();
   const Linear held = detached(linear);
   at::Tensor output;
   {
     const at::NoGradGuard no_grad;
-    output = applied(held, gated(kept_gate, kept_up));
+    const at::Tensor x = gated(kept_gate, kept_up);
+    output = blocks ? product_in_blocks(x, held.weight, *blocks) : applied(held, x);
   }
   const auto of_inputs = [=](const Tensors& gradients) {
     const at::NoGradGuard no_grad;

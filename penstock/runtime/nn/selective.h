@@ -6,23 +6,23 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/own_backward.h"
 
 namespace penstock::nn {
 
-// x W^T + b.
-struct Linear {
-  at::Tensor weight;  // [out, in]
-  at::Tensor bias;    // [out], or undefined.
-};
-
-// Each linear of rms_norm(x, norm_weight, epsilon).  Keeps x, and a number a row.
+// Each linear of rms_norm(x, norm_weight, epsilon).  Keeps x, and a number a row.  `blocks`, here
+// and below: in which sums over what ranks share are added (block_sums.h); absent: nobody asks.
 Tensors linears_of_norm(const at::Tensor& x, const at::Tensor& norm_weight, double epsilon,
-                        const std::vector<Linear>& linears);
+                        const std::vector<Linear>& linears, std::optional<std::int64_t> blocks);
 
 // The linear of silu(gate) x up.  Keeps these two.
-at::Tensor linear_of_gated(const at::Tensor& gate, const at::Tensor& up, const Linear& linear);
+// REQUIRES: no bias, where there are blocks.
+at::Tensor linear_of_gated(const at::Tensor& gate, const at::Tensor& up, const Linear& linear,
+                           std::optional<std::int64_t> blocks);
 
 }  // namespace penstock::nn

@@ -6,6 +6,9 @@
 
 #include <cmath>
 
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {
@@ -31,9 +34,20 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tens
   return torch::nn::functional::linear(x, weight, bias);
 }
 
+// What several ranks have of a parameter, they add up in no order of blocks.
+void check_copies(const Making& making, const SharedLinearOptions& options) {
+  if (!making.blocks || making.share.of == 1 || options.copies == 1) return;
+  throw ConfigError(penstock::str("mesh.tensor = ", making.share.of, " with numerics.invariant: ",
+                                  options.copies, " ranks have the same part of a linear"),
+                    {"take as few ranks as have a part each"});
+}
+
 }  // namespace
 
-ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& options) {
+ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& options)
+    : blocks_(making.blocks) {
+  check_width(making, "outputs of a linear", options.out, options.unit);
+  check_copies(making, options);
   const partition::Along along{
       .unit = options.unit, .fused = options.fused, .copies = options.copies};
   weight_ = register_part("weight", making, {options.out, options.in}, along);
@@ -43,9 +57,15 @@ ColumnLinear::ColumnLinear(const Making& making, const SharedLinearOptions& opti
   fill_linear(bias_, cut_of(cuts(), "bias"), options.in);
 }
 
-at::Tensor ColumnLinear::forward(const at::Tensor& x) const { return product(x, weight_, bias_); }
+at::Tensor ColumnLinear::forward(const at::Tensor& x) const {
+  if (blocks_) return linears_in_blocks(x, {{weight_, bias_}}, *blocks_).front();
+  return product(x, weight_, bias_);
+}
 
-RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
+RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options)
+    : blocks_(making.blocks) {
+  check_width(making, "inputs of a linear", options.in, options.unit);
+  check_copies(making, options);
   weight_ = register_part("weight", making, {options.out, options.in},
                           {.dimension = 1, .unit = options.unit, .copies = options.copies});
   fill_linear(weight_, cut_of(cuts(), "weight"), options.in);
@@ -54,12 +74,17 @@ RowLinear::RowLinear(const Making& making, const SharedLinearOptions& options) {
   fill_linear(bias_, {}, options.in);
 }
 
-at::Tensor RowLinear::forward(const at::Tensor& x) const { return product(x, weight_, bias_); }
+at::Tensor RowLinear::forward(const at::Tensor& x) const {
+  return blocks_ ? add_bias(summand(x)) : product(x, weight_, bias_);
+}
 
-at::Tensor RowLinear::summand(const at::Tensor& x) const { return product(x, weight_, {}); }
+at::Tensor RowLinear::summand(const at::Tensor& x) const {
+  return blocks_ ? summand_in_blocks(x, weight_, *blocks_) : product(x, weight_, {});
+}
 
 at::Tensor RowLinear::add_bias(const at::Tensor& sum) const {
-  return bias_.defined() ? sum + bias_ : sum;
+  if (!bias_.defined()) return sum;
+  return blocks_ ? add_bias_in_blocks(sum, bias_) : sum + bias_;
 }
 
 VocabularyEmbedding::VocabularyEmbedding(const Making& making, std::int64_t vocabulary,

@@ -14,6 +14,7 @@
 #include "penstock/core/ignored_target.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/token_loss.h"
+#include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/own_backward.h"
 #include "penstock/runtime/nn/token_rows.h"
 
@@ -37,12 +38,12 @@ void by_rows(const at::Tensor& logits, const Work& work) {
 }
 
 // [2, rows], float: sums of exponentials behind the largest, and logits of the targets.
-at::Tensor sums_of(const PartOfRows& part) {
+at::Tensor sums_of(const PartOfRows& part, std::int64_t blocks) {
   const at::Tensor exponentials = at::zeros({part.logits.size(0)}, part.largest.options());
   by_rows(part.logits, [&](std::int64_t first, std::int64_t end) {
     const at::Tensor chunk = part.logits.slice(0, first, end).to(at::kFloat);
     exponentials.slice(0, first, end)
-        .copy_((chunk - part.largest.slice(0, first, end)).exp_().sum(1));
+        .copy_(sum_in_blocks((chunk - part.largest.slice(0, first, end)).exp_(), blocks));
   });
   const at::Tensor of_targets =
       part.logits.gather(1, part.targets).to(at::kFloat).masked_fill_(~part.is_here, 0);
@@ -70,7 +71,9 @@ at::Tensor gradient_of(const PartOfRows& part, const at::Tensor& of_sums) {
 class SharedTokenLoss : public SharedLoss {
  public:
   SharedTokenLoss(std::int64_t vocabulary, const partition::Share& share)
-      : vocabulary_(vocabulary), here_(partition::part_of(vocabulary, share)) {}
+      : vocabulary_(vocabulary),
+        blocks_(std::max<std::int64_t>(1, exchange::kBlocks / share.of)),
+        here_(partition::part_of(vocabulary, share)) {}
 
   // Values: logits, targets, the largest logits of rows.
   Values run_piece(std::size_t piece, const Values& values) const override {
@@ -105,7 +108,7 @@ class SharedTokenLoss : public SharedLoss {
               .is_here =
                   (mine >= 0).logical_and(mine < here_.count).logical_and(of_all != kIgnoredTarget),
               .largest = largest};
-      sums = sums_of(part);
+      sums = sums_of(part, blocks_);
     }
     auto of_inputs = [part, shape = logits.sizes().vec()](const Tensors& gradients) mutable {
       if (!part.logits.defined()) throw Error("the backward of a loss over tokens ran twice");
@@ -130,6 +133,7 @@ class SharedTokenLoss : public SharedLoss {
   }
 
   std::int64_t vocabulary_;
+  std::int64_t blocks_;  // Blocks of this rank's part, in which exponentials are added.
   Interval here_;
 };
 
@@ -148,9 +152,12 @@ exchange::Pieces pieces_of(std::int64_t vocabulary) {
 }  // namespace
 
 LossPieces pieces_of_token_loss(std::int64_t vocabulary) {
-  return {.pieces = pieces_of(vocabulary), .make = [vocabulary](const auto& share) {
-            return std::make_shared<SharedTokenLoss>(vocabulary, share);
-          }};
+  return {.pieces = pieces_of(vocabulary),
+          .make =
+              [vocabulary](const auto& share) {
+                return std::make_shared<SharedTokenLoss>(vocabulary, share);
+              },
+          .sums = exchange::Sums::InBlocks};
 }
 
 Loss token_loss(std::int64_t vocabulary) {

@@ -6,6 +6,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -37,6 +39,9 @@ struct ReplicaOptions {
   // Buckets whose sums are under way at once, where each rank keeps a piece of them.
   std::size_t sums_under_way_max = partition::kSumsUnderWay;
   execute::Progress* progress = nullptr;  // Hears what is waited for; null: nobody does.
+  // GradientSums::Invariant: makes gradients of a set whole, of which ranks that share layers have
+  // summands, behind each microbatch; null: there are none.
+  std::function<void(std::size_t set)> whole_gradients = {};
 };
 
 class GrowingParameters {

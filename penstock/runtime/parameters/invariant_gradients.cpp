@@ -17,14 +17,17 @@ namespace {}  // namespace
 
 InvariantGradients::InvariantGradients(std::vector<stage::NamedParameter> parameters,
                                        comm::Communicator& communicator,
-                                       const comm::ShardGroup& group)
+                                       const comm::ShardGroup& group,
+                                       std::function<void()> whole_gradients)
     : parameters_(std::move(parameters)),
       communicator_(communicator),
       group_(group),
+      whole_gradients_(std::move(whole_gradients)),
       gradients_(parameters_.size()) {}
 
 void InvariantGradients::after_backward(std::int64_t microbatch) {
   const at::NoGradGuard no_grad;
+  if (whole_gradients_) whole_gradients_();
   numbers_.push_back(microbatch);
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
     add(gradients_[p], {microbatch, 1}, take_gradient(parameters_[p].tensor));

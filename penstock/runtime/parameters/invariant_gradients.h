@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
@@ -25,8 +26,11 @@ namespace penstock::parameters {
 class InvariantGradients : public execute::StageHooks {
  public:
   // `group` outlives it.  Its ranks have the microbatches 0, 1, ... of a step, each on one of them.
+  // `whole_gradients` makes the gradients of a microbatch whole of which this rank has summands;
+  // null: there are none.
   InvariantGradients(std::vector<stage::NamedParameter> parameters,
-                     comm::Communicator& communicator, const comm::ShardGroup& group);
+                     comm::Communicator& communicator, const comm::ShardGroup& group,
+                     std::function<void()> whole_gradients = nullptr);
 
   void after_backward(std::int64_t microbatch) override;
   void before_last_backward(double divisor) override { divisor_ = Divisor(divisor); }
@@ -50,6 +54,7 @@ class InvariantGradients : public execute::StageHooks {
   std::vector<stage::NamedParameter> parameters_;
   comm::Communicator& communicator_;
   const comm::ShardGroup& group_;
+  std::function<void()> whole_gradients_;
   std::vector<std::int64_t> numbers_;  // Numbers of this rank's microbatches, so far.
   Shares shares_;
   std::vector<Subtrees> gradients_;  // Sums of each parameter.

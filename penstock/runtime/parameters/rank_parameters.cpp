@@ -64,7 +64,12 @@ std::unique_ptr<execute::StageHooks> RankParameters::make_hooks(ParameterShards&
   std::vector<stage::NamedParameter> trained;
   for (const std::size_t i : shards.trained()) trained.push_back(shards.parameters()[i]);
   if (options.order == GradientSums::Invariant) {
-    return std::make_unique<InvariantGradients>(trained, communicator_, grown_->group());
+    std::function<void()> whole_gradients;
+    if (options.whole_gradients) {
+      whole_gradients = [sum = options.whole_gradients, set = sets_.size()] { sum(set); };
+    }
+    return std::make_unique<InvariantGradients>(trained, communicator_, grown_->group(),
+                                                std::move(whole_gradients));
   }
   if (pager_) return std::make_unique<PagedHooks>(shards, *pager_, options.sums);
   if (trained.empty()) return std::make_unique<execute::StageHooks>();

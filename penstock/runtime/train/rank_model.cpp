@@ -10,6 +10,7 @@
 #include "penstock/plan/config/program_of_replicas.h"
 #include "penstock/plan/lower/places.h"
 #include "penstock/runtime/comm/or_fail.h"
+#include "penstock/runtime/parameters/exact_squares.h"
 #include "penstock/runtime/stage/value_hash.h"
 
 namespace penstock::train {
@@ -23,6 +24,25 @@ StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
 
 std::vector<std::vector<StageId>> stages_of_ranks(const verify::VerifiedSchedule& schedule) {
   return schedule.facts().homes.stages_of_ranks(schedule.schedule().programs.size());
+}
+
+// The squares of gradients that count here, without rounding: these are taken out of `squares`,
+// which has a sum for each parameter, in model order.
+parameters::ExactSquares exact_squares(const ModelOrder& order, std::vector<double>& squares) {
+  std::vector<double> numbers, at_places(static_cast<std::size_t>(order.places().size()), 0.0);
+  for (std::size_t i = 1; i <= squares.size(); ++i) numbers.push_back(static_cast<double>(i));
+  order.places().place(numbers, at_places);  // 0 where another rank has a place.
+  parameters::ExactSquares sum{};
+  for (const double number : at_places) {
+    if (number == 0) continue;
+    const std::size_t i = static_cast<std::size_t>(number) - 1;
+    const at::Tensor& gradient = order.parameters()[i].tensor.grad();
+    if (squares[i] == 0 || !gradient.defined() || !parameters::has_exact_squares(gradient))
+      continue;
+    parameters::add_squares(sum, gradient);
+    squares[i] = 0.0;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -113,7 +133,11 @@ std::unique_ptr<parameters::GrowingParameters> RankModel::build_stages(
           .sums_under_way_max = groups().programs == mesh::Programs::Alike
                                     ? partition::kSumsUnderWay
                                     : std::numeric_limits<std::size_t>::max(),
-          .progress = &progress_},
+          .progress = &progress_,
+          .whole_gradients =
+              sharing_.are_several()
+                  ? [this](std::size_t set) { sharing_.add_sums_of(stages_[set], set); }
+                  : std::function<void(std::size_t)>()},
       sums_.same_parameters());
   const partition::Partition& partition = layout.partition;
   const Rank rank(groups().pipe.here);
@@ -222,7 +246,8 @@ execute::StepResult RankModel::run(execute::Executor& executor, const char* name
 }
 
 void RankModel::sum_shared_gradients() {
-  sharing_.add_sums(stages_, *replicated_, options_.precision.sums);
+  const bool are_there = options_.sums == GradientSums::Invariant;
+  if (!are_there) sharing_.add_sums(stages_, *replicated_, options_.precision.sums);
   const execute::WaitMark wait(progress_, "summing gradients of tied layers");
   for (const auto& tied : ties_) tied->sum_gradients();
 }
@@ -247,7 +272,13 @@ RankModel::SquaredNorms RankModel::squared_norms() {
     if (!sharing_.counts(name)) counted[i] = 0.0;
   }
   norms.counted.resize(static_cast<std::size_t>(order_->places().size()), 0.0);
-  order_->places().place(counted, norms.counted);
+  if (options_.sums == GradientSums::Invariant) {
+    const parameters::ExactSquares exact = exact_squares(*order_, counted);
+    order_->places().place(counted, norms.counted);
+    norms.counted.insert(norms.counted.end(), exact.begin(), exact.end());
+  } else {
+    order_->places().place(counted, norms.counted);
+  }
   return norms;
 }
 

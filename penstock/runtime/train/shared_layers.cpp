@@ -144,6 +144,15 @@ void check_loss(const nn::Loss& loss, const Walk& walk, Problems& problems) {
   }
 }
 
+// Whether ranks have summands of gradients of some of the stage's parameters.
+bool sums_gradients(const std::vector<nn::LayerSpec>& model, std::int64_t first, std::int64_t end) {
+  return std::any_of(model.begin() + first, model.begin() + end, [](const nn::LayerSpec& layer) {
+    return std::ranges::any_of(layer.meta.pieces, [](const exchange::Piece& piece) {
+      return exchange::sums_gradients(piece) && !piece.parameters.empty();
+    });
+  });
+}
+
 }  // namespace
 
 void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss& loss) {
@@ -163,10 +172,63 @@ void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss
   throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
 }
 
+std::optional<std::int64_t> blocks_of_layers(const TrainerOptions& options) {
+  const std::int64_t ranks = options.mesh[mesh::Axis::Tensor];
+  const bool are_invariant = options.sums == GradientSums::Invariant;
+  if (!are_invariant || options.precision.is_short() || !options.device.is_cpu()) return {};
+  return std::max<std::int64_t>(1, exchange::kBlocks / ranks);
+}
+
+void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
+                          const nn::Loss& loss) {
+  const std::int64_t ranks = options.mesh[mesh::Axis::Tensor];
+  const std::string what = str("mesh.tensor = ", ranks, " with numerics.invariant: ");
+  Problems problems;
+  if (exchange::kBlocks % ranks != 0) {
+    problems.push_back(
+        str(what, "sums have ", exchange::kBlocks,
+            " blocks, which so many ranks cannot share; sizes that work: 1, 2, 4, 8"));
+  }
+  if (options.precision.is_short()) {
+    problems.push_back(str(what,
+                           "summands are rounded to the parameters' type before ranks add "
+                           "them; take float, or mesh.tensor 1"));
+  }
+  if (!options.device.is_cpu()) {
+    problems.push_back(str(what, "kernels of ", options.device.str(),
+                           " have no known order; take the processor, or mesh.tensor 1"));
+  }
+  for (const nn::LayerSpec& layer : model) {
+    if (layer.meta.pieces.empty() || layer.meta.sums == exchange::Sums::InBlocks) continue;
+    problems.push_back(
+        str(what, layer_text(layer), " does not say that it adds in blocks (LayerMeta::sums)"));
+  }
+  if (loss.pieces() && loss.pieces()->sums != exchange::Sums::InBlocks) {
+    problems.push_back(
+        str(what, "the loss does not say that it adds in blocks (LossPieces::sums)"));
+  }
+  if (problems.empty()) return;
+  throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
+}
+
+nn::Loss loss_in_blocks(nn::Loss loss) {
+  if (!loss.pieces() || loss.pieces()->sums != exchange::Sums::InBlocks) return loss;
+  const std::size_t pieces = loss.pieces()->pieces.size();
+  const std::shared_ptr<nn::SharedLoss> shared = loss.pieces()->make({});
+  nn::Loss whole([=](const nn::Values& outputs, const nn::Values& targets) {
+    nn::Values values = outputs;
+    values.insert(values.end(), targets.begin(), targets.end());
+    for (std::size_t piece = 0; piece < pieces; ++piece) values = shared->run_piece(piece, values);
+    return nn::the_only(values, "a loss in pieces");
+  });
+  return loss.takes_any_type() ? std::move(whole).of_any_type() : whole;
+}
+
 std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::LayerSpec>& model,
                                                        const nn::Loss& loss,
                                                        const partition::Partition& partition,
-                                                       const stage::Checkpointing& checkpointing) {
+                                                       const stage::Checkpointing& checkpointing,
+                                                       GradientSums sums) {
   const partition::ModelMeta layers = nn::meta_of(model);
   std::vector<lower::StageExchanges> stages;
   for (StageId stage(0); stage.value < partition.stages(); ++stage.value) {
@@ -175,6 +237,10 @@ std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::Lay
     stages.push_back(lower::exchanges_of(
         layers, partition::segment_ranges(layers, partition.first_layer(stage), end, checkpointing),
         is_last && loss.pieces() ? loss.pieces()->pieces : exchange::Pieces{}));
+    if (sums == GradientSums::Invariant &&
+        sums_gradients(model, partition.first_layer(stage), end)) {
+      stages.back().weights = {str("the sum of gradients of stage ", stage)};
+    }
   }
   return stages;
 }

@@ -4,6 +4,8 @@
 // A Trainer asks before a layer is made, and proves then that all exchanges and messages of a step
 // can run.  So does `penstock verify` of a configuration.
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "penstock/mesh/mesh.h"
@@ -11,6 +13,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/plan/lower/stage_exchanges.h"
 #include "penstock/runtime/stage/stage.h"
+#include "penstock/train/trainer_options.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::train {
@@ -19,11 +22,26 @@ namespace penstock::train {
 // pieces, so that nothing would be shared.
 void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss& loss);
 
+// The blocks of a rank in which its layers add what ranks share, for sums that are invariant;
+// absent: sums are not, or not within layers: short types and devices have the bits of one rank
+// alone.
+std::optional<std::int64_t> blocks_of_layers(const TrainerOptions& options);
+
+// Throws: ConfigError that lists why ranks which share the model's layers could not have the bits
+// of one rank.  Whether their widths fit, layers say when they are made.
+void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
+                          const nn::Loss& loss);
+
+// The loss of a rank that has whole layers, for sums that are invariant: that of ranks which share
+// them, if it has pieces.
+nn::Loss loss_in_blocks(nn::Loss loss);
+
 // What ranks exchange in the passes of each stage, where they share layers.
 std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::LayerSpec>& model,
                                                        const nn::Loss& loss,
                                                        const partition::Partition& partition,
-                                                       const stage::Checkpointing& checkpointing);
+                                                       const stage::Checkpointing& checkpointing,
+                                                       GradientSums sums);
 
 // Proves it for the ranks of one replica: others do the same, and have no part in it.
 // Throws: ScheduleError that says which ranks would wait, and where (lower/exchange_proof.h).

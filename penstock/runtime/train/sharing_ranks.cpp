@@ -184,6 +184,17 @@ void SharingRanks::add_sums(const std::vector<stage::Stage>& stages,
   }
 }
 
+void SharingRanks::add_sums_of(const stage::Stage& stage, std::size_t number) {
+  std::vector<at::Tensor> parts;
+  for (const auto& [copies, summed] : summed_) {
+    for (const Summed& each : summed) {
+      if (each.stage == number) parts.push_back(stage.parameters()[each.parameter].tensor);
+    }
+    if (!parts.empty()) sum(parts, parts.front().scalar_type(), copies);
+    parts.clear();
+  }
+}
+
 // One message of all, and behind it of how many ranks have each.
 void SharingRanks::sum(const std::vector<at::Tensor>& parts, at::ScalarType type,
                        std::int64_t copies) {

@@ -69,6 +69,9 @@ class SharingRanks {
   // updates.  `sums`: the type of gradients of short parameters; absent: theirs.
   void add_sums(const std::vector<stage::Stage>& stages, parameters::RankParameters& replicated,
                 std::optional<at::ScalarType> sums);
+  // The same of a stage's, behind each of its microbatches: for sums that are invariant, which
+  // add_sums() is not called for.
+  void add_sums_of(const stage::Stage& stage, std::size_t number);
 
   // What the model gives, whole: what its last stage gave on this rank and those that share it.
   // Collective over these.

@@ -59,13 +59,8 @@ void check_sharing(const TrainerOptions& options, const std::vector<nn::LayerSpe
   }
   const std::int32_t tensor = options.mesh[mesh::Axis::Tensor];
   if (tensor == 1) return;
-  if (options.sums == GradientSums::Invariant) {
-    throw ConfigError(str("mesh.tensor = ", tensor,
-                          " with invariant sums of gradients: sums "
-                          "within a layer depend on how many ranks share it"),
-                      {"take one of them"});
-  }
   check_shared_layers(layers, loss);
+  if (options.sums == GradientSums::Invariant) check_invariant_sums(options, layers, loss);
 }
 
 // Collective over all ranks, which have the same of everything afterwards.  Layers may have to be
@@ -94,7 +89,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
                           options.mesh[mesh::Axis::Tensor]));
   }
   const mesh::Group sharing = lower::groups_of(schedule, mesh, communicator.rank()).shared_weights;
-  maker.share({.index = sharing.here, .of = sharing.size()});
+  maker.share({.index = sharing.here, .of = sharing.size()}, blocks_of_layers(options));
   const std::int32_t stages = schedule.schedule().stages;
   const bool has_to_count = stages > 1 && !are_counted(layers) &&
                             std::holds_alternative<partition::ByParameters>(options.partition);
@@ -113,8 +108,10 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
     partition = cut_into_stages();
   }
   if (sharing.size() > 1) {
-    prove_exchanges(schedule, exchanges_of_stages(layers, loss, *partition, options.checkpointing),
-                    options.mesh);
+    prove_exchanges(
+        schedule,
+        exchanges_of_stages(layers, loss, *partition, options.checkpointing, options.sums),
+        options.mesh);
   }
   return {std::move(mesh), std::move(schedule), std::move(*partition)};
 }

@@ -19,6 +19,7 @@
 #include "penstock/runtime/nn/later_checks.h"
 #include "penstock/runtime/nn/loss_layer.h"
 #include "penstock/runtime/train/own_optimizer.h"
+#include "penstock/runtime/train/shared_layers.h"
 #include "penstock/runtime/train/step_agreement.h"
 
 namespace penstock::train {
@@ -132,6 +133,9 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
   before_step_ = stage::StateBefore(buffers_of(*rank_model_));
   if (loss.is_of_module() && rank_model_->is_last_stage()) {
     loss = nn::loss_of(last_layer(*rank_model_), loss);
+  }
+  if (blocks_of_layers(this->options()) && !rank_model_->sharing().are_several()) {
+    loss = loss_in_blocks(std::move(loss));
   }
   loss_ = this->options().precision.loss(std::move(loss));
 }
