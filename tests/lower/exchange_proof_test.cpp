@@ -123,7 +123,7 @@ TEST(StageExchanges, RunAgainWhereLayersAreComputedAgain) {
 
 TEST(ExchangeProof, HasSumsOfGradientsBehindEveryBAndW) {
   std::vector<StageExchanges> stages = stages_of(model_of(3), 2);
-  for (StageExchanges& each : stages) each.weights = {"the sum of gradients"};
+  for (StageExchanges& each : stages) each.weights = {{"the sum of gradients"}};
   for (const char* name : {"1f1b", "zb_h1"}) {
     const auto schedule = schedule_of(name, 2, 4);
     const MeshProgram program = mesh_program(schedule, stages, mesh_of(2, 1, 2));

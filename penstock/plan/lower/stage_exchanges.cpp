@@ -102,7 +102,7 @@ class Pass {
   }
 
   std::vector<Place> places_;
-  // By part, one behind each place: whether it uses parameters, as far as anybody knows.
+  // Whether a part uses parameters, as far as anybody knows; a part is behind each place.
   std::vector<bool> has_weights_ = {false};
   bool ends_in_exchange_ = false;
 };

@@ -18,7 +18,7 @@ namespace penstock::lower {
 enum class Beside : std::uint8_t {
   Nothing,
   Backward,  // The backward of the part behind: for what is gathered again.
-  Weights,   // In a B, the weights' gradients of the part behind: for gradients of its inputs.
+  Weights,   // The weights' gradients of the part behind, in a B: for gradients of its inputs.
 };
 
 struct PassExchange {
@@ -27,7 +27,7 @@ struct PassExchange {
 
   friend bool operator==(const PassExchange&, const PassExchange&) = default;
 };
-// In the order in which they start.
+// Exchanges of a pass, in the order in which they start.
 using PassExchanges = std::vector<PassExchange>;
 
 struct StageExchanges {

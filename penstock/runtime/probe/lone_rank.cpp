@@ -80,8 +80,9 @@ class LoneExchanges final : public stage::Exchanges {
       : communicator_(share), group_(communicator_, communicator_.all_ranks()) {}
 
   const partition::Share& share() const override { return exchanges_.share(); }
-  at::Tensor run(const stage::AskedExchange& asked, const at::Tensor& value) override {
-    return exchanges_.run(asked, value);
+  std::unique_ptr<stage::StartedExchange> start(const stage::AskedExchange& asked,
+                                                const at::Tensor& value) override {
+    return exchanges_.start(asked, value);
   }
   std::int64_t sum(std::int64_t /*part*/, const char* name) override {
     PENSTOCK_CHECK(false, name, ": the others are not there");

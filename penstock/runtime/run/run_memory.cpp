@@ -26,9 +26,13 @@ void check_shared(const train::TrainerOptions& options, const std::vector<nn::La
                   const partition::Partition& partition) {
   if (options.mesh.size(mesh::Role::SharedWeights) == 1) return;
   train::check_shared_layers(model, loss);
-  train::prove_exchanges(schedule,
-                         train::exchanges_of_stages(model, loss, partition, options.checkpointing),
-                         options.mesh);
+  if (options.sums == train::GradientSums::Invariant) {
+    train::check_invariant_sums(options, model, loss);
+  }
+  train::prove_exchanges(
+      schedule,
+      train::exchanges_of_stages(model, loss, partition, options.checkpointing, options.sums),
+      options.mesh);
 }
 
 }  // namespace

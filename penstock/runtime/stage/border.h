@@ -38,7 +38,7 @@ class StartedValues {
 
  private:
   nn::Values values_;
-  std::vector<std::unique_ptr<StartedExchange>> coming_;  // By value; null: it is there.
+  std::vector<std::unique_ptr<StartedExchange>> coming_;  // Exchanges by value; null: it is there.
 };
 
 class Border {

@@ -19,6 +19,9 @@
 namespace penstock::train {
 namespace {
 
+// Ends the name in a key.
+constexpr const char* kPart = ", part ";
+
 using agreement::Fact;
 
 // What is waited for at the end of a step.
@@ -160,8 +163,10 @@ double SharingRanks::apart(const std::string& name, double square) const {
 
 std::string SharingRanks::key_of(const std::string& name) const {
   const partition::Cut cut = cut_of(name);
-  return cut.is_whole() ? name : str(name, ", part ", cut.part);
+  return cut.is_whole() ? name : str(name, kPart, cut.part);
 }
+
+std::string SharingRanks::name_of(const std::string& key) { return key.substr(0, key.find(kPart)); }
 
 at::Tensor SharingRanks::part_of(const std::string& name, const at::Tensor& whole) const {
   return nn::part_of(whole, cut_of(name));

@@ -56,6 +56,8 @@ class SharingRanks {
   // "model.layers.0.self_attn.k_proj.weight, part 1": what all ranks with these elements, and no
   // others, call them.
   std::string key_of(const std::string& name) const;
+  // The parameter of such a key.
+  static std::string name_of(const std::string& key);
   // This rank's part of a parameter's whole value.
   at::Tensor part_of(const std::string& name, const at::Tensor& whole) const;
   partition::Cut cut_of(const std::string& name) const { return nn::cut_of(cuts_, name); }

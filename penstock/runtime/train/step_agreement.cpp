@@ -21,8 +21,6 @@ using agreement::Fact;
 
 // Stands for a parameter that comes and goes, and was not set.
 constexpr const char* kAway = "as it was";
-// Ends a parameter's name in SharingRanks::key_of().
-constexpr const char* kPart = ", part ";
 
 // What the ranks say that they have set, by name, and which ranks have each parameter that is in
 // several places.
@@ -159,7 +157,7 @@ void agree_on_settings(const OwnSettings& own, RankModel& here, comm::Communicat
   agree_on(Occasion::Step, facts, communicator, here.groups().places);
   const auto names = names_in_several_places(here);
   for (const auto& [key, ranks] : all.owners) {
-    if (!all.hashes.contains(key.substr(0, key.find(kPart)))) continue;
+    if (!all.hashes.contains(SharingRanks::name_of(key))) continue;
     Facts of_name;
     const auto name = names.find(key);
     const auto mine = name == names.end() ? values.end() : values.find(name->second);
