@@ -65,8 +65,8 @@ torch::nn::LayerNorm layer_norm(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
-// What dropout multiplies a value by of which this rank has some tokens, where it cannot be drawn
-// once the tokens are apart: undefined, if by nothing.  Takes the shape of the whole.
+// What dropout multiplies this rank's tokens of a value by; undefined: by nothing.  Drawn where a
+// rank has all of them, whose shape is given: apart they do not tell how many there are.
 at::Tensor factors_of_tokens(Dropout& dropout, at::IntArrayRef whole,
                              const at::TensorOptions& options, const partition::Share& share) {
   return dropout->factors(whole, options, /*dimension=*/1, partition::part_of(whole[1], share));
@@ -114,6 +114,7 @@ class Embedding : public Layer {
   std::shared_ptr<TableOfRows> wpe_;
   Dropout drop_;
 };
+
 class Attention : public torch::nn::Module {
  public:
   Attention(const GptOptions& options, const Making& making)

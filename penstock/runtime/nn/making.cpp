@@ -46,9 +46,9 @@ at::Tensor view_of_part(const at::Tensor& whole, const partition::Cut& cut) {
 
 at::Tensor part_of(const at::Tensor& whole, const partition::Cut& cut) {
   const at::Tensor view = view_of_part(whole, cut);
-  return view.dim() == whole.dim() ? view
-                                   : view.flatten(static_cast<std::int64_t>(cut.dimension),
-                                                  static_cast<std::int64_t>(cut.dimension) + 1);
+  if (view.dim() == whole.dim()) return view;
+  const auto dimension = static_cast<std::int64_t>(cut.dimension);
+  return view.flatten(dimension, dimension + 1);
 }
 
 void set_part(const at::Tensor& whole, const partition::Cut& cut, const at::Tensor& part) {
