@@ -115,6 +115,14 @@ def test_forms_of_one_chat_are_one(tmp_path, chatml):
         assert of_row(tmp_path, chatml, row, "m") == f"<|im_start|>system\nslow<|im_end|>\n{SAID}"
 
 
+def test_answers_of_a_prompt_do_not_count(tmp_path, chatml):
+    earlier = {"role": "assistant", "content": "12 more"}
+    row = {"prompt": [USER, earlier, USER], "completion": [ANSWER], "system": "slow"}
+    asked = "<|im_start|>user\nthe river<|im_end|>\n<|im_start|>assistant\n12 more<|im_end|>\n"
+    said = of_row(tmp_path, chatml, row, "prompt")
+    assert said == f"<|im_start|>system\nslow<|im_end|>\n{asked}{SAID}"
+
+
 def test_texts_of_prompt_and_completion_have_no_template(tmp_path, chatml):
     row = {"prompt": "the river ", "completion": "runs slow"}
     (tmp_path / "c.jsonl").write_text(json.dumps(row))
