@@ -196,6 +196,18 @@ def test_what_is_not_used_is_refused_by_name(tmp_path, chatml):
         assert error in said
 
 
+def test_texts_that_nobody_expects_are_refused(tmp_path, chatml):
+    for text, error in [
+        ("Penstock0Mark", "what the assistant wrote in message 1 cannot be told"),
+        ("\ud800", "a half of a character"),
+    ]:
+        said = refusal(tmp_path, {"messages": [USER, {**ANSWER, "content": text}]})
+        assert error in said
+    (tmp_path / "c.json").write_text(json.dumps([{"text": "a"}, {"text": "\ud800"}]))
+    said = run(tmp_path, "--field", "text", "c.json", code=2)
+    assert said.startswith("penstock: c.json:1: has a half of a character")
+
+
 def test_tools_reach_a_template_that_takes_them(tmp_path):
     tokenizer = make(tmp_path, "chatml", TOOLS + unmarked(FAMILIES["chatml"].template))
     for tools in ([{"name": "look"}], '[{"name": "look"}]'):

@@ -123,7 +123,8 @@ class Template:
         ]
 
     def _written(self, chat: Chat, text: str, number: int) -> Written:
-        assert _MARK not in text
+        if _MARK in text:
+            raise _refusal(chat, number)
         cut = replace(chat, messages=chat.messages[: number + 1])
         marked, ending = self.or_none(_marked(chat, number)), self.or_none(_marked(cut, number))
         if marked is None or ending is None or not marked.count(_MARK) == ending.count(_MARK) == 1:
