@@ -174,6 +174,9 @@ def test_keys_of_messages_say_which_count(tmp_path, chatml):
     assert "what the assistant writes counts, and nothing else" in refusal(tmp_path, asks)
     row = {"messages": [USER, {**ANSWER, "weight": 0}]}
     assert "no token of the chats counts" in refusal(tmp_path, row)
+    said = refusal(tmp_path, row, "messages", "--train-on", "all")
+    assert "message 1 is not to count, by its key, and --train-on all" in said
+    assert of_row(tmp_path, chatml, {"messages": [{**USER, "weight": 0}, ANSWER]}) == SAID
 
 
 def test_what_is_not_used_is_refused_by_name(tmp_path, chatml):
