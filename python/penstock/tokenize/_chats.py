@@ -39,7 +39,7 @@ class Chat:
     messages: list[Message]
     tools: list[Any] | None = None
     left_out: frozenset[int] = field(default=frozenset())  # Assistant's messages not to count.
-    silenced: frozenset[int] = field(default=frozenset())  # Those of them that keys leave out.
+    silenced: frozenset[int] = field(default=frozenset())  # Messages that keys leave out.
 
 
 @dataclass(frozen=True)
