@@ -2,6 +2,8 @@
 
 import os
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +115,32 @@ def test_random_chats_count_as_transformers_says(tmp_path, name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_many_random_chats_count_as_transformers_says(tmp_path, name):
     check_family(tmp_path, name, WHOLE)
+
+
+TRLS = ("deepseek_r1_distill", "gemma", "gptoss", "llama3", "phi3", "qwen2_5", "qwen3")
+
+
+@pytest.mark.parametrize("name", TRLS)
+def test_templates_that_trl_trains_with_count_the_same(tmp_path, name):
+    """`pip install trl` for these: its SFT takes the mask of what its templates mark."""
+    trl = pytest.importorskip("trl", reason="TRL is not installed: its templates are not tried")
+    folder = Path(trl.__file__).parent / "chat_templates"
+    template = (folder / f"{name}_training.jinja").read_text(encoding="utf-8")
+    specials = sorted(
+        {*re.findall(r"<[|\uff5c][^<>'\" ]+?[|\uff5c]>|<(?:start|end)_of_turn>", template)}
+    )
+    family = chat_templates.Family(
+        template, ("<eos>", "<bos>", *specials), eos="<eos>", bos="<bos>", has_system=False
+    )
+    chat_templates.make_tokenizer(tmp_path / "tok", family, template)
+    ours = Both.encoder(tmp_path / "tok")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "tok")
+    draw = random.Random(name)
+    for _ in range(50):
+        messages = random_chat(draw, family)
+        out = theirs.apply_chat_template(
+            messages, return_dict=True, return_assistant_tokens_mask=True
+        )
+        tokens, counts = out["input_ids"], [bool(each) for each in out["assistant_masks"]]
+        got = ours.encode_document(Chat("c:1", messages), masks=True)
+        assert without_end(*got, len(tokens), ours.end_of_text) == (tokens, counts), messages

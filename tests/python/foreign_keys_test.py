@@ -64,7 +64,7 @@ def test_a_row_says_nothing_that_is_passed_over_in_silence(folder, capsys):
     plain = {"messages": [USER, ANSWER]}
     for harmless in ({}, {"id": 7, "source": "here"}, {"tools": None, "system": "", "meta": {}}):
         assert chat(folder, capsys, {**plain, **harmless})[0] == 0, harmless
-    meaning = {"tools": [{"name": "look"}], "weight": 0, "train": False, "system": "be brief"}
+    meaning = {"tools": [{"name": "look"}], "weight": 0, "train": False}
     meaning |= {"chosen": [ANSWER], "documents": ["a"], "score": 0.5, "anything": True}
     for key, value in meaning.items():
         code, said = chat(folder, capsys, {**plain, key: value})
@@ -77,7 +77,7 @@ def test_a_row_says_nothing_that_is_passed_over_in_silence(folder, capsys):
 def test_a_message_says_nothing_that_the_template_passes_over(folder, capsys):
     for used in (CALL, {**ANSWER, "weight": 1}, {**ANSWER, "train": True, "name": ""}):
         assert chat(folder, capsys, {"messages": [USER, used]})[0] == 0, used
-    meaning = {"weight": 0, "train": False, "name": "Bo", "thinking": "hm", "tool_call_id": "7"}
+    meaning = {"name": "Bo", "thinking": "hm", "tool_call_id": "7"}
     for key, value in meaning.items():
         row = {"messages": [USER, {**ANSWER, key: value}]}
         code, said = chat(folder, capsys, row)
@@ -90,7 +90,7 @@ def test_a_message_says_nothing_that_the_template_passes_over(folder, capsys):
 def test_a_content_that_is_no_text_is_not_written_as_python_does(folder, capsys):
     parts = [{"type": "text", "text": "an answer"}]
     picture = [{"type": "image_url", "image_url": "x"}]
-    for content in (parts, picture, 7, {"text": "x"}):
+    for content in (picture, [*parts, *picture], 7, {"text": "x"}):
         code, said = chat(folder, capsys, {"messages": [USER, {**ANSWER, "content": content}]})
         assert code == 2, content
         assert "x.jsonl:1: the content of message 1 is " in said

@@ -146,6 +146,10 @@ def test_letters_are_refused_for_a_model_with_a_tokenizer(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     assert 'letters/meta.pkl": says that tokens are letters' in done.stderr
+    asked = [program, "evaluate", "model", "--data", "letters", "--sequence-length", "16"]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "has two parts: which?" in done.stderr
     (folder / "meta.pkl").unlink()
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

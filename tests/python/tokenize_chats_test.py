@@ -115,6 +115,14 @@ def test_forms_of_one_chat_are_one(tmp_path, chatml):
         assert of_row(tmp_path, chatml, row, "m") == f"<|im_start|>system\nslow<|im_end|>\n{SAID}"
 
 
+def test_answers_of_a_prompt_do_not_count(tmp_path, chatml):
+    earlier = {"role": "assistant", "content": "12 more"}
+    row = {"prompt": [USER, earlier, USER], "completion": [ANSWER], "system": "slow"}
+    asked = "<|im_start|>user\nthe river<|im_end|>\n<|im_start|>assistant\n12 more<|im_end|>\n"
+    said = of_row(tmp_path, chatml, row, "prompt")
+    assert said == f"<|im_start|>system\nslow<|im_end|>\n{asked}{SAID}"
+
+
 def test_texts_of_prompt_and_completion_have_no_template(tmp_path, chatml):
     row = {"prompt": "the river ", "completion": "runs slow"}
     (tmp_path / "c.jsonl").write_text(json.dumps(row))
@@ -166,6 +174,9 @@ def test_keys_of_messages_say_which_count(tmp_path, chatml):
     assert "what the assistant writes counts, and nothing else" in refusal(tmp_path, asks)
     row = {"messages": [USER, {**ANSWER, "weight": 0}]}
     assert "no token of the chats counts" in refusal(tmp_path, row)
+    said = refusal(tmp_path, row, "messages", "--train-on", "all")
+    assert "message 1 is not to count, by its key, and --train-on all" in said
+    assert of_row(tmp_path, chatml, {"messages": [{**USER, "weight": 0}, ANSWER]}) == SAID
 
 
 def test_what_is_not_used_is_refused_by_name(tmp_path, chatml):
@@ -186,6 +197,18 @@ def test_what_is_not_used_is_refused_by_name(tmp_path, chatml):
         said = refusal(tmp_path, row, field)
         assert said.startswith("penstock: c.jsonl:1: "), said
         assert error in said
+
+
+def test_texts_that_nobody_expects_are_refused(tmp_path, chatml):
+    for text, error in [
+        ("Penstock0Mark", "what the assistant wrote in message 1 cannot be told"),
+        ("\ud800", "a half of a character"),
+    ]:
+        said = refusal(tmp_path, {"messages": [USER, {**ANSWER, "content": text}]})
+        assert error in said
+    (tmp_path / "c.json").write_text(json.dumps([{"text": "a"}, {"text": "\ud800"}]))
+    said = run(tmp_path, "--field", "text", "c.json", code=2)
+    assert said.startswith("penstock: c.json:1: has a half of a character")
 
 
 def test_tools_reach_a_template_that_takes_them(tmp_path):

@@ -39,6 +39,7 @@ class Chat:
     messages: list[Message]
     tools: list[Any] | None = None
     left_out: frozenset[int] = field(default=frozenset())  # Assistant's messages not to count.
+    silenced: frozenset[int] = field(default=frozenset())  # Messages that keys leave out.
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,8 @@ def chat_of(
     check_row(where, row, (*used, "system", "tools"))
     messages, shift = _with_system(where, messages, row.get("system"))
     messages, silent = _trained(where, messages)
-    return Chat(
-        where, messages, _tools(where, row), frozenset(n + shift for n in left_out) | silent
-    )
+    left_out = frozenset(n + shift for n in left_out)
+    return Chat(where, messages, _tools(where, row), left_out | silent, silent)
 
 
 def _refuse_preference(where: str, row: dict[str, Any]) -> None:
@@ -213,7 +213,8 @@ def _trained(where: str, messages: list[Message]) -> tuple[list[Message], frozen
                     f"{where}: message {number}: {key!r} = {shown(value)}: must be {allowed}"
                 )
             if not value:
-                left_out.add(number)
+                if message["role"] == "assistant":
+                    left_out.add(number)
             elif message["role"] != "assistant" and key != "weight":
                 raise ConfigError(
                     f"{where}: message {number}: {key!r} = true, and its role is "

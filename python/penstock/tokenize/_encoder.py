@@ -185,6 +185,11 @@ class Encoder:
         chat, text = self._checked(chat)
         ids, offsets = self._encode_rendered(chat, text)
         tokens = self._ended(ids)
+        if not masks and chat.silenced:
+            raise ConfigError(
+                f"{chat.where}: message {min(chat.silenced)} is not to count, by its key, and "
+                "--train-on all counts all"
+            )
         if not masks:
             return tokens, []
         changes = [0] * (len(text) + 1)

@@ -83,14 +83,15 @@ def _of_lines(path: Path, file: BinaryIO) -> Iterator[Row]:
             continue
         where = f"{path}:{number}"
         try:
-            row = json.loads(decoded(where, raw).strip())
+            text = decoded(where, raw).strip()
+            row = json.loads(text)
         except json.JSONDecodeError as error:
             raise ConfigError(
                 f"{where}:{error.colno}: is no JSON: {error.msg}", _notes(raw, number)
             ) from None
         except RecursionError:
             raise ConfigError(f"{where}: is nested too deep") from None
-        yield where, len(raw), _object(where, row)
+        yield where, len(raw), _object(where, row, text)
 
 
 def _notes(raw: bytes, number: int) -> tuple[str, ...]:
@@ -99,7 +100,12 @@ def _notes(raw: bytes, number: int) -> tuple[str, ...]:
     return ("JSON lines have an object on each line; an array of objects is taken, too",)
 
 
-def _object(where: str, row: Any) -> dict[str, Any]:
+def _object(where: str, row: Any, written: str) -> dict[str, Any]:
+    if "\\ud" in written.lower():  # Only so can JSON spell what no text has.
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{where}: has a half of a character, as \\ud800") from None
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: expected an object, found {kind(row)}")
     return row
@@ -119,7 +125,8 @@ def _of_array(path: Path, text: str) -> Iterator[Row]:
             ) from None
         except RecursionError:
             raise ConfigError(f"{where}: is nested too deep") from None
-        yield where, len(text[place:end].encode()), _object(where, row)
+        written = text[place:end]
+        yield where, len(written.encode()), _object(where, row, written)
         place = _behind_spaces(text, end)
         if text.startswith(",", place):
             place = _behind_spaces(text, place + 1)

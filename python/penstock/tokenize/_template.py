@@ -107,19 +107,24 @@ class Template:
             return_assistant_tokens_mask=True,
             **self._tokenizer.special_tokens_map,
         )
-        if len(spans[0]) != len(own):
+        found = [Span(*span) for span in spans[0]]
+        if len(found) != len(own) and not chat.left_out:  # An end of the text has its own, say.
+            last = len(chat.messages) - 1
+            return [Written(last, span, has_end=True, is_whole=True) for span in found]
+        if len(found) != len(own):
             raise ConfigError(
-                f"{chat.where}: the chat template marks {len(spans[0])} texts as the assistant's, "
-                f"and it has {len(own)} messages"
+                f"{chat.where}: the chat template marks {len(found)} texts as the assistant's, "
+                f"and it has {len(own)} messages, so none of them can be left out"
             )
         return [
-            Written(number, Span(*span), has_end=True, is_whole=True)
-            for number, span in zip(own, spans[0], strict=True)
+            Written(number, span, has_end=True, is_whole=True)
+            for number, span in zip(own, found, strict=True)
             if number not in chat.left_out
         ]
 
     def _written(self, chat: Chat, text: str, number: int) -> Written:
-        assert _MARK not in text
+        if _MARK in text:
+            raise _refusal(chat, number)
         cut = replace(chat, messages=chat.messages[: number + 1])
         marked, ending = self.or_none(_marked(chat, number)), self.or_none(_marked(cut, number))
         if marked is None or ending is None or not marked.count(_MARK) == ending.count(_MARK) == 1:
