@@ -1,6 +1,5 @@
 #include "penstock/cli/runtime/verify_run.h"
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -29,16 +28,6 @@ struct Proved {
   std::vector<lower::StageExchanges> stages;  // Empty: ranks share no layers.
 };
 
-// Makes a layer of each kind as the first of so many ranks has it, without memory.
-// Throws: ConfigError where they cannot share it.
-void check_shares(const std::vector<nn::LayerSpec>& layers, std::int64_t ranks) {
-  std::set<std::string> kinds;
-  for (const nn::LayerSpec& layer : layers) {
-    if (!kinds.insert(layer.meta.type).second) continue;
-    layer.make({.share = {.index = 0, .of = ranks}, .device = at::kMeta});
-  }
-}
-
 Proved proved(const config::Config& config, const AskedRun& asked) {
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, asked.ranks(config.mesh));
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
@@ -53,7 +42,7 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
   std::vector<lower::StageExchanges> stages;
   if (mesh[mesh::Axis::Tensor] > 1) {
     train::check_shared_layers(model.layers, model.loss);
-    check_shares(model.layers, mesh[mesh::Axis::Tensor]);
+    train::check_shares(model.layers, mesh[mesh::Axis::Tensor]);
     stages = train::exchanges_of_stages(model.layers, model.loss, partition, options.checkpointing);
     train::prove_exchanges(schedule, stages, mesh);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -154,6 +155,14 @@ void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss
   if (loss) check_loss(loss, walk, problems);
   if (problems.empty()) return;
   throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
+}
+
+void check_shares(const std::vector<nn::LayerSpec>& model, std::int64_t ranks) {
+  std::set<std::string> kinds;
+  for (const nn::LayerSpec& layer : model) {
+    if (!kinds.insert(layer.meta.type).second) continue;
+    layer.make({.share = {.index = 0, .of = ranks}, .device = at::kMeta});
+  }
 }
 
 std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::LayerSpec>& model,

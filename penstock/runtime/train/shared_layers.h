@@ -4,6 +4,7 @@
 // A Trainer asks before a layer is made, and proves then that all exchanges and messages of a step
 // can run.  So does `penstock verify` of a configuration.
 #pragma once
+#include <cstdint>
 #include <vector>
 
 #include "penstock/mesh/mesh.h"
@@ -18,6 +19,10 @@ namespace penstock::train {
 // Throws: ConfigError that lists what is wrong, by layer; one for a model no layer of which has
 // pieces, so that nothing would be shared.
 void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss& loss);
+
+// Makes a layer of each kind as the first of so many ranks has it, without memory.
+// Throws: ConfigError where they cannot share it.
+void check_shares(const std::vector<nn::LayerSpec>& model, std::int64_t ranks);
 
 // What ranks exchange in the passes of each stage, where they share layers.
 std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::LayerSpec>& model,
