@@ -23,6 +23,13 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->needs(layers);
+  app.add_option("--tensor", command.tensor,
+                 "numbers of ranks that share each layer, for each of which --layers writes, as\n"
+                 "far as the layers allow it (default: 1)")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 10))
+      ->needs(layers);
   app.footer(
       "Nothing is trained: one layer of each kind runs, by its shapes; the rest is told from the\n"
       "plan.\n"

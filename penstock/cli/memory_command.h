@@ -20,6 +20,7 @@ struct MemoryCommand {
   std::string layers;       // Path of a file of single layers' numbers; empty: none is written.
   // Sizes of a microbatch to measure; empty: the configuration's.
   std::vector<std::int64_t> microbatch_sizes;
+  std::vector<std::int32_t> tensor;  // Numbers of ranks that share layers; empty: 1.
 };
 
 // Declares the options on `app`; they are in `command` once the app has parsed.

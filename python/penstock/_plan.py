@@ -150,11 +150,13 @@ class _Question:
     def file(self, name: str) -> Path:
         return Path(self._folder.name, name)
 
-    def measure(self, sizes: Sequence[int]) -> Path:
+    def measure(self, sizes: Sequence[int], tensor: Sequence[int], is_device: bool) -> Path:
         """What single layers take, as a file."""
         layers = self.file("layers.json")
-        numbers = ",".join(map(str, sizes))
-        self.run("memory", self.config, "--layers", layers, "--microbatch-sizes", numbers)
+        words = ["--microbatch-sizes", _numbers(sizes), "--tensor", _numbers(tensor)]
+        if is_device:
+            words += ["--set", "launch.device=cuda"]
+        self.run("memory", self.config, "--layers", layers, *words)
         return layers
 
     def ask(self, *words: object) -> str:
@@ -185,11 +187,16 @@ class _Question:
         return kind(message, notes)
 
 
+def _numbers(sizes: Sequence[int]) -> str:
+    return ",".join(map(str, sizes))
+
+
 def plan(
     config: Mapping[str, Any] | str | os.PathLike[str],
     *,
     world: int,
-    memory: int | str,
+    memory: int | str | None = None,
+    device: str | os.PathLike[str] | None = None,
     flops: float | None = None,
     bandwidth: float | None = None,
     costs: str | os.PathLike[str] | None = None,
@@ -199,6 +206,7 @@ def plan(
     crowding: float | None = None,
     layers: str | os.PathLike[str] | None = None,
     microbatch_sizes: Sequence[int] | None = None,
+    tensor: Sequence[int] | None = None,
     zero: Sequence[int] = (0, 1, 2, 3),
     recompute: bool = True,
     offload: str | None = None,
@@ -207,15 +215,19 @@ def plan(
     """The layouts of a model on so many ranks, the fastest first, as far as their memory fits.
 
     config: of `penstock train`, a mapping or a file; its own layout is read only with `costs`.
-    world: ranks, of all axes.  memory: of each rank, bytes or a text such as "80GB".
+    world: ranks, of all axes.  memory: of each rank, bytes or a text such as "80GB";
+        None: what `device` has.
+    device: a name such as "h100-sxm", or a file of figures: speeds, memory, links, ranks per node.
     flops, bandwidth: operations per second that a layer reaches; bytes per second of the memory.
     costs: a file that `penstock report` fitted to a run of `config`, in their place.
     link: "intra=300GB/s:5us,inter=25GB/s:10us"; None: that of `costs`, else messages take no time.
     ranks_per_node: None: all ranks are on one.
     cores_per_node: that ranks of a node compute on and share; None: a device each.
     crowding: how much longer computations take while ranks share a core.
-    layers: a file of `penstock memory --layers`; None: layers are measured now, which needs torch.
+    layers: a file of `penstock memory --layers`; None: found now, which needs torch.
     microbatch_sizes: samples, to choose from; None: those of `layers`, or 1, 2, 4 and 8.
+    tensor: numbers of ranks that share layers; None: those of `layers`, or 1, 2, 4 and 8, and with
+        `costs` or `cores_per_node` 1.
     zero: stages to choose from.  recompute: whether activations may be computed again.
     offload: "DIR=SPEED", such as "/scratch=3GB/s": layouts with files in DIR are tried, too.
     top: candidates to find.
@@ -223,10 +235,15 @@ def plan(
     Raises ConfigError for what does not fit, and Error where no layout does, which says what would.
     """
     question = _Question(config)
-    found = question.measure(microbatch_sizes or _SIZES) if layers is None else layers
+    found = layers
+    if found is None:
+        is_whole = costs is not None or cores_per_node is not None
+        sharers = tensor or ((1,) if is_whole else _SIZES)
+        found = question.measure(microbatch_sizes or _SIZES, sharers, device is not None)
     options = {
         "--world": _arguments.integer("world", world),
-        "--memory": memory if isinstance(memory, str) else f"{int(memory)}B",
+        "--memory": memory if isinstance(memory, str | None) else f"{int(memory)}B",
+        "--device": None if device is None else os.fspath(device),
         "--flops": None if flops is None else _arguments.number("flops", flops),
         "--bandwidth": None if bandwidth is None else _arguments.number("bandwidth", bandwidth),
         "--costs": None if costs is None else os.fspath(costs),
@@ -236,8 +253,9 @@ def plan(
         "--crowding": None if crowding is None else _arguments.number("crowding", crowding),
         "--offload": offload,
         "--layers": os.fspath(found),
-        "--microbatch-sizes": ",".join(map(str, microbatch_sizes)) if microbatch_sizes else None,
-        "--zero": ",".join(map(str, zero)),
+        "--microbatch-sizes": _numbers(microbatch_sizes) if microbatch_sizes else None,
+        "--tensor": _numbers(tensor) if tensor else None,
+        "--zero": _numbers(zero),
         "--top": _arguments.integer("top", top),
     }
     # One word each, so that a value that begins with a dash is still a value.

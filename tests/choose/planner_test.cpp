@@ -46,8 +46,8 @@ memory::LayersFile layers() {
   return file;
 }
 
-std::vector<LayerTimes> even_times(std::int64_t samples) {
-  const auto n = static_cast<double>(samples);
+std::vector<LayerTimes> even_times(const memory::MeasuredSize& size) {
+  const auto n = static_cast<double>(size.microbatch);
   return std::vector<LayerTimes>(kBlocks,
                                  {.forward = n, .backward = 2 * n, .input = n, .weight = n});
 }
@@ -107,6 +107,51 @@ TEST_F(PlannerTest, EqualLayoutsAreOneCandidate) {
   EXPECT_GT(equals, 0U);  // With one microbatch the schedules differ in nothing.
 }
 
+// Two ranks have half of each layer each, and exchange 5 times forward and 7 backward.
+void share(memory::LayersFile& file) {
+  for (memory::MeasuredSize size : std::vector(file.sizes)) {
+    size.sharers = 2;
+    for (memory::LayerMemory& each : size.memory.layers) {
+      each.parameters[0].elements /= 2;
+      each.kept /= 2;
+      each.forward_sent = 1000 * size.microbatch;
+      each.forward_exchanges = 5;
+      each.backward_sent = 1500 * size.microbatch;
+      each.backward_exchanges = 7;
+    }
+    size.memory.again = size.memory.layers;
+    for (memory::LayerMemory& each : size.memory.again) each.backward_exchanges = 3;
+    file.sizes.push_back(std::move(size));
+  }
+}
+
+TEST_F(PlannerTest, RanksThatShareLayersWaitForTheirExchanges) {
+  share(file);
+  Request shared = request(2, 8, kAny);
+  shared.choices.tensor = {1, 2};
+  shared.choices.zero = {ZeroStage::Off};
+  const Plans plans = plan(shared);
+  const auto find = [&](const mesh::Shape& mesh, std::int64_t recomputed) -> const Candidate& {
+    return *std::ranges::find_if(plans.candidates, [&](const Candidate& each) {
+      return each.layout.mesh == mesh && each.layout.microbatch == 1 &&
+             each.layout.recompute_interval == recomputed;
+    });
+  };
+  const mesh::Shape two = mesh::Shape{}.with(mesh::Axis::Tensor, 2);
+  const double bytes = 2500 / 1e5, latency = 0.01;
+  EXPECT_NEAR(find(two, 0).time.exchanges, 8 * kBlocks * (bytes + 12 * latency), 1e-9);
+  // Computed again: a forward more, and what was gathered for it stays.
+  EXPECT_NEAR(find(two, 1).time.exchanges,
+              8 * kBlocks * (bytes + 1000 / 1e5 + (5 + 5 + 3) * latency), 1e-9);
+  EXPECT_NEAR(find(two, 0).time.step() - find(two, 0).time.exchanges, 8 * kBlocks * 3, 1e-9);
+  EXPECT_EQ(find({.data = 2}, 0).time.exchanges, 0);
+  const std::int64_t whole = find({.data = 2}, 0).peak(), part = find(two, 0).peak();
+  EXPECT_LT(part, whole);
+
+  shared.choices.ranks_per_node = 1;  // They would be on two nodes.
+  for (const Layout& layout : all_layouts(shared.choices)) EXPECT_EQ(layout.tensor(), 1);
+}
+
 TEST_F(PlannerTest, TheFirstOnesAreTheFirstOfAll) {
   Request every = request(4, 16, kAny);
   const Plans all = plan(every);
@@ -132,7 +177,7 @@ TEST_F(PlannerTest, NothingIsFasterThanItsBound) {
                           .schedule = std::string(generator.name),
                           .stages_per_rank = sizes.stages_per_rank,
                           .microbatches = 8};
-      std::vector<LayerTimes> times_of = even_times(1);
+      std::vector<LayerTimes> times_of = even_times({});
       times_of.front() = {.forward = 0.3, .backward = 0.6, .input = 0.0, .weight = 0.6};
       times_of.back() = {.forward = 1.7, .backward = 3.4, .input = 2.0, .weight = 1.4};
       const partition::Partition stages =

@@ -21,6 +21,7 @@ LayersFile file() {
                                           .elements = 6,
                                           .is_trainable = false,
                                           .is_tied = true,
+                                          .copies = 2,
                                           .sum_element_bytes = 4}},
                           .buffers = 1,
                           .output = 2,
@@ -33,12 +34,17 @@ LayersFile file() {
                           .plain_forward_peak = 7,
                           .backward_peak = {.first = 8, .later = 9},
                           .input_peak = 10,
-                          .weight_peak = {.first = 11, .later = 12}};
+                          .weight_peak = {.first = 11, .later = 12},
+                          .backward_sent = 14,
+                          .backward_exchanges = 15};
   return {.made_for = "a model",
           .model = {{.name = "h.0", .type = "Block", .parameters = 6}},
           .sample_bytes = 13,
           .sizes = {{.microbatch = 1, .memory = {.layers = {layer}, .loss = {.output = 4}}},
-                    {.microbatch = 4, .memory = {.layers = {layer}, .loss = {.output = 5}}}}};
+                    {.microbatch = 4, .memory = {.layers = {layer}, .loss = {.output = 5}}},
+                    {.microbatch = 1,
+                     .sharers = 2,
+                     .memory = {.layers = {layer}, .loss = {}, .again = {{.kept = 16}}}}}};
 }
 
 TEST(LayersFile, ReadsWhatItWrites) {
@@ -47,6 +53,9 @@ TEST(LayersFile, ReadsWhatItWrites) {
   const Parameter& parameter = read_file.sizes[1].memory.layers[0].parameters[0];
   EXPECT_EQ(parameter.name, "a \"weight\"");
   EXPECT_TRUE(parameter.is_tied);
+  EXPECT_EQ(parameter.copies, 2);
+  EXPECT_EQ(read_file.sizes[2].sharers, 2);
+  EXPECT_EQ(read_file.sizes[2].memory.again[0].kept, 16);
   EXPECT_FALSE(parameter.is_trainable);
   EXPECT_EQ(read_file.sizes[1].memory.layers[0].weight_peak.later, 12);
   EXPECT_EQ(read_file.sizes[1].memory.loss.output, 5);
@@ -68,12 +77,13 @@ void expect_refused(std::string text, const std::string& part, const std::string
 
 TEST(LayersFile, RefusesWhatIsNone) {
   const std::string text = to_json(file());
-  expect_refused(text, "\"version\": 1", "\"version\": 2", "this penstock reads version 1");
+  expect_refused(text, "\"version\": 2", "\"version\": 1", "this penstock reads version 2");
   expect_refused(text, "\"kept\": 4", "\"kept\": -4", "kept: expected a whole number from 0");
   expect_refused(text, "\"kept\": 4", "\"kapt\": 4", "no key \"kept\"");
   expect_refused(text, "[8, 9]", "[8]", "backward_peak: expected two numbers");
   expect_refused(text, "\"microbatch\": 4", "\"microbatch\": 1", "must rise");
   expect_refused(text, "\"microbatch\": 1", "\"microbatch\": 0", "expected 1 or more");
+  expect_refused(text, "\"sharers\": 2", "\"sharers\": 1", "sizes must rise");
 }
 
 TEST(LayersFile, SaysWhatItsNumbersDependOn) {

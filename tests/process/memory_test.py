@@ -178,11 +178,10 @@ class Memory(PlannerTest):
     def test_layers_that_ranks_share_are_refused(self) -> None:
         model = {"type": "hugging_face", "path": "m"}
         name = self.write("llama.json", json.dumps({"model": model, "mesh": {"tensor": 2}}))
-        for command, *words in (
-            ["profile"],
-            ["plan", "--world", 4, "--memory", "1GB"],
-        ):
-            why = rf"^penstock: {command}: mesh\.tensor = 2: it knows no layers that ranks share\n"
+        costs = self.write("costs.json", '{"forward": 1, "input": 1, "weight": 1}')
+        plan = ["plan", "--world", 4, "--memory", "1GB", "--costs", costs]
+        for what, command, *words in (["profile", "profile"], ["plan --costs", *plan]):
+            why = rf"^penstock: {what}: mesh\.tensor = 2: it knows no layers that ranks share\n"
             self.refuse(why, command, name, *words)
 
 

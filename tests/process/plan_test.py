@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import unittest
 
+from model_folders import write_llama
 from planning import PlannerTest
 
 CONFIG = {
@@ -51,6 +52,36 @@ class Plan(PlannerTest):
         measured = self.planned()
         read = self.planned("--layers", "layers.json")
         self.assertEqual(measured["candidates"], read["candidates"])
+
+    def test_layouts_whose_ranks_share_layers_are_told_as_memory_tells_them(self) -> None:
+        write_llama(self.folder / "m")
+        model = {"type": "hugging_face", "path": "m", "weights": "random", "sequence_length": 32}
+        self.write("gpt.json", json.dumps({**CONFIG, "model": model}))
+        planned = self.planned("--top", "400")["candidates"]
+        self.assertEqual({each.get("tensor", 1) for each in planned}, {1, 2, 4})
+        chosen = {}
+        for number, each in enumerate(planned, 1):
+            chosen[each["zero"], each["pipe"], each.get("tensor", 1)] = (number, each)
+            is_shared = each.get("tensor", 1) > 1
+            self.assertEqual(each["parts"]["exchanges"] > 0, is_shared)
+        for number, each in (chosen[0, 1, 4], chosen[0, 2, 2], chosen[3, 1, 2]):
+            ask = ("plan", "gpt.json", "--world", "4", "--memory", "1GB", *DEVICE)
+            words = ("--top", "400", "--explain", number, "--write", "planned.json")
+            self.penstock(*ask, *words)
+            told = json.loads(self.penstock("memory", "planned.json", "--json").out)
+            self.assertEqual(told["tensor"], each["tensor"])
+            peaks = [rank["peak"]["total"] for rank in told["pipe_ranks"]]
+            self.assertEqual(peaks, each["peak"], each)
+
+    def test_a_device_gives_speeds_memory_and_links(self) -> None:
+        out = self.penstock("plan", "gpt.json", "--world", "16", "--device", "h100-sxm").out
+        self.assertIn("h100-sxm: operations and bytes of layers, at 4.422e+13 operations/s", out)
+        self.assertIn("of h100-sxm: ", out)
+        self.assertIn("between nodes of 8 ranks", out)
+        done = self.penstock("plan", "gpt.json", "--world", "4", "--device", "h100", code=2)
+        self.assertIn("h100-sxm", done.err)
+        done = self.penstock("plan", "gpt.json", "--world", "4", *DEVICE, code=2)
+        self.assertIn("plan: --memory is required", done.err)
 
     def test_costs_are_those_of_the_configurations_own_layout(self) -> None:
         self.measure()

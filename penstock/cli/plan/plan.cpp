@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <set>
 
 #include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
@@ -39,7 +40,14 @@ struct PlanCommand {
   std::string output;
 };
 
-std::int64_t memory_limit(const std::string& text) {
+std::int64_t memory_limit(const PlanCommand& command) {
+  const std::string& text = command.memory;
+  if (text.empty()) {
+    const auto device = device_of(command.inputs);
+    if (device) return static_cast<std::int64_t>(device->memory_bytes);
+    throw ConfigError("plan: --memory is required: what a rank may take, such as 80GB",
+                      {"--device h100-sxm says it, too"});
+  }
   const auto bytes = parse_bytes(text);
   if (bytes && *bytes > 0) return static_cast<std::int64_t>(*bytes);
   throw ConfigError(str("plan: --memory ", in_quotes(text), ": expected bytes such as 80GB"));
@@ -78,13 +86,19 @@ bool has_states(const config::Config& config) {
 }
 
 choose::Choices choices_of(const PlanCommand& command, const config::Config& config,
-                           const memory::LayersFile& layers) {
+                           const memory::LayersFile& layers, std::int32_t ranks_per_node) {
   choose::Choices choices{.world = static_cast<std::int32_t>(command.world),
                           .samples = samples_of(config),
-                          .layers = std::ssize(layers.model)};
+                          .layers = std::ssize(layers.model),
+                          .ranks_per_node = ranks_per_node};
+  std::set<std::int64_t> microbatches;
+  std::set<std::int32_t> tensor;
   for (const memory::MeasuredSize& size : layers.sizes) {
-    choices.microbatches.push_back(size.microbatch);
+    microbatches.insert(size.microbatch);
+    tensor.insert(static_cast<std::int32_t>(size.sharers));
   }
+  choices.microbatches.assign(microbatches.begin(), microbatches.end());
+  choices.tensor.assign(tensor.begin(), tensor.end());
   for (const int stage : command.zero) {
     // Invariant sums keep whole gradients.
     if (!config.numerics.invariant || stage == 0) {
@@ -123,11 +137,12 @@ choose::Choices choices_of(const PlanCommand& command, const config::Config& con
   if (!all_layouts(more).empty()) {
     notes.push_back(str("or a train_batch_size of ", samples, ", a multiple of the ranks"));
   }
-  throw Error(str("plan: no layout of ", choices.world, " ranks has a step of ", choices.samples,
-                  " samples: pipe x data is ", choices.world, ", with at most ", choices.layers,
-                  " stages, and microbatches of ", join(choices.microbatches, ", "),
-                  " samples have to make up the samples of a replica"),
-              notes);
+  throw Error(
+      str("plan: no layout of ", choices.world, " ranks has a step of ", choices.samples,
+          " samples: ", choices.tensor.size() > 1 ? "pipe x data x tensor is " : "pipe x data is ",
+          choices.world, ", with at most ", choices.layers, " stages, and microbatches of ",
+          join(choices.microbatches, ", "), " samples have to make up the samples of a replica"),
+      notes);
 }
 
 // All are too large: what would fit.
@@ -181,24 +196,25 @@ int run_plan(const PlanCommand& command) {
   }
   const config::ReadConfig read =
       config::read_config(command.inputs.config, command.inputs.overrides);
-  config::require_whole_layers(read.config, "plan");
-  const std::int64_t memory_max = memory_limit(command.memory);
+  if (!command.inputs.costs.empty()) config::require_whole_layers(read.config, "plan --costs");
   check_plan_inputs(command.inputs);
+  const std::int64_t memory_max = memory_limit(command);
   files_of(command.offload);
   const memory::LayersFile layers = layers_of(command.inputs, read.config);
   const Times times = times_of(command.inputs, read.config, layers);
   const Links links = links_of(command.inputs, times);
   const Files files = files_of(command.offload);
-  const Request request{.config = read.config,
-                        .layers = layers,
-                        .choices = choices_of(command, read.config, layers),
-                        .memory_max = memory_max,
-                        .network = links.network,
-                        .times_of = times.of,
-                        .memory_bandwidth = times.memory_bandwidth,
-                        .file_bandwidth = files.bandwidth,
-                        .file_folder = files.folder,
-                        .top = command.top};
+  const Request request{
+      .config = read.config,
+      .layers = layers,
+      .choices = choices_of(command, read.config, layers, links.network.ranks_per_node),
+      .memory_max = memory_max,
+      .network = links.network,
+      .times_of = times.of,
+      .memory_bandwidth = times.memory_bandwidth,
+      .file_bandwidth = files.bandwidth,
+      .file_folder = files.folder,
+      .top = command.top};
   const Plans plans = plans_of(request);
   const std::size_t chosen = command.explain.value_or(1);
   if (chosen < 1 || chosen > plans.candidates.size()) {
@@ -226,8 +242,8 @@ void declare_question(CLI::App& app, PlanCommand& command) {
       ->required()
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--memory", command.memory, "what a rank may take, such as 80GB")
-      ->required()
+  app.add_option("--memory", command.memory,
+                 "what a rank may take, such as 80GB (default: what --device has)")
       ->type_name("BYTES");
   declare_set(app, command.inputs.overrides, "train_batch_size=2048");
   app.add_option("--zero", command.zero, "stages of ZeRO to try (default: 0,1,2,3)")
@@ -269,6 +285,7 @@ Command declare_plan_command(CLI::App& app) {
       "Every layout is considered; those that may be among the first are simulated.\n"
       "Exit codes: 0 found, 1 no layout fits (the message says what would), 2 bad input.\n"
       "Examples:\n"
+      "  penstock plan llama.json --world 64 --device h100-sxm\n"
       "  penstock plan gpt.json --world 64 --memory 80GB --flops 150e12 --bandwidth 2e12 \\\n"
       "    --link intra=300GB/s:5us,inter=25GB/s:10us --ranks-per-node 8\n"
       "  penstock plan gpt.json --world 4 --memory 8GB --costs measured.json --explain 2\n"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "penstock/cli/costs_file.h"
 #include "penstock/cli/input_file.h"
@@ -67,6 +68,14 @@ std::vector<std::string> runtime_environment() {
   return variables;
 }
 
+// Numbers of ranks that share layers.  Measured costs are of whole layers, and nobody has measured
+// how ranks share the cores of a node then.
+std::vector<std::int32_t> tensor_of(const PlanInputs& inputs) {
+  if (!inputs.tensor.empty()) return inputs.tensor;
+  const bool is_whole = !inputs.costs.empty() || inputs.cores_per_node > 0;
+  return is_whole ? std::vector<std::int32_t>{1} : std::vector<std::int32_t>{1, 2, 4, 8};
+}
+
 memory::LayersFile measure(const PlanInputs& inputs) {
   const TemporaryFile file;
   const std::vector<std::int64_t> sizes = inputs.microbatch_sizes.empty()
@@ -75,7 +84,9 @@ memory::LayersFile measure(const PlanInputs& inputs) {
   std::vector<std::string> words = {runtime_program(), "memory",    inputs.config,
                                     "--layers",        file.path(), "--microbatch-sizes",
                                     join(sizes, ",")};
+  words.insert(words.end(), {"--tensor", join(tensor_of(inputs), ",")});
   if (inputs.measure) words.emplace_back("--measure");
+  if (!inputs.device.empty()) words.insert(words.end(), {"--set", "launch.device=cuda"});
   for (const config::Override& each : inputs.overrides) {
     words.insert(words.end(), {"--set", str(each.path, "=", each.value)});
   }
@@ -108,13 +119,14 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
   const partition::Partition measured =
       by_layer ? partition::one_layer_each(stages)
                : partition::partition(layers.model, stages, partition::method_of(config.pipeline));
-  const std::vector<double> operations = choose::forward_operations(
-      config.model, layers.model, layers.sizes.front().memory, layers.sizes.front().microbatch);
+  const std::vector<double> operations =
+      choose::forward_operations(config.model, layers.model, layers.sizes.front());
   const auto size = static_cast<double>(batch.micro_batch_size);
-  const auto of = [=](std::int64_t microbatch) {
-    return choose::times_of(costs, measured, operations, size, static_cast<double>(microbatch));
+  const auto of = [=](const memory::MeasuredSize& asked) {
+    return choose::times_of(costs, measured, operations, size,
+                            static_cast<double>(asked.microbatch));
   };
-  of(1);  // Refuses what does not fit.
+  of(layers.sizes.front());  // Refuses what does not fit.
   Times times{
       .of = of,
       .memory_bandwidth = inputs.bandwidth.empty() ? 0.0 : speed(inputs.bandwidth, "--bandwidth"),
@@ -132,18 +144,29 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
   return times;
 }
 
+// What layers reach: as --flops and --bandwidth say, else as the named device does.
+choose::Device speeds_of(const PlanInputs& inputs, const config::Config& config) {
+  choose::Device speeds;
+  if (const auto device = device_of(inputs)) {
+    const bool is_short = config.bf16.enabled || config.fp16.enabled;
+    speeds = {.flops = (is_short ? device->short_peak : device->float_peak) * device->product_share,
+              .bandwidth = device->memory_bytes_per_s * device->memory_share};
+  }
+  if (!inputs.flops.empty()) speeds.flops = speed(inputs.flops, "--flops");
+  if (!inputs.bandwidth.empty()) speeds.bandwidth = speed(inputs.bandwidth, "--bandwidth");
+  return speeds;
+}
+
 Times times_from_device(const PlanInputs& inputs, const config::Config& config,
                         const memory::LayersFile& layers) {
-  const choose::Device device{.flops = speed(inputs.flops, "--flops"),
-                              .bandwidth = speed(inputs.bandwidth, "--bandwidth")};
-  const auto of = [device, &layers, model = config.model](std::int64_t microbatch) {
-    const auto found =
-        std::ranges::find(layers.sizes, microbatch, &memory::MeasuredSize::microbatch);
-    return choose::times_on(device, model, layers.model, found->memory, microbatch);
+  const choose::Device device = speeds_of(inputs, config);
+  const auto of = [device, &layers, model = config.model](const memory::MeasuredSize& size) {
+    return choose::times_on(device, model, layers.model, size);
   };
   return {.of = of,
           .memory_bandwidth = device.bandwidth,
-          .origin = str("operations and bytes of layers, at ", significant(device.flops),
+          .origin = str(inputs.device, inputs.device.empty() ? "" : ": ",
+                        "operations and bytes of layers, at ", significant(device.flops),
                         " operations/s and ", significant(device.bandwidth), " bytes/s")};
 }
 
@@ -179,9 +202,32 @@ std::string link_text(const choose::LinkSpeed& link) {
              significant(link.latency * 1e6), " us");
 }
 
+// Throws: ConfigError for sizes that are asked for and not in the file.
+void require_sizes(const PlanInputs& inputs, const memory::LayersFile& file) {
+  const auto require = [&](const auto& asked, std::int64_t memory::MeasuredSize::* of,
+                           const char* option) {
+    std::set<std::int64_t> known;
+    for (const memory::MeasuredSize& size : file.sizes) known.insert(size.*of);
+    for (const std::int64_t size : asked) {
+      if (known.contains(size)) continue;
+      throw ConfigError(str("plan: ", option, " ", size, ": ", inputs.layers, " has ",
+                            join(std::vector<std::int64_t>(known.begin(), known.end()), ", ")),
+                        {str("write the file anew with `penstock memory --layers ", option, "`")});
+    }
+  };
+  require(inputs.microbatch_sizes, &memory::MeasuredSize::microbatch, "--microbatch-sizes");
+  require(inputs.tensor, &memory::MeasuredSize::sharers, "--tensor");
+}
+
 }  // namespace
 
 void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
+  app.add_option("--tensor", inputs.tensor,
+                 "numbers of ranks that share layers to try, as far as layers allow it (default:\n"
+                 "those of --layers, else 1,2,4,8; with --costs or --cores-per-node 1)")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 10));
   app.add_option("--layers", inputs.layers,
                  "what single layers take, of `penstock memory --layers` (default: what their\n"
                  "shapes say)")
@@ -200,6 +246,12 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
                      "`penstock profile` measures it; of single layers: profile --by-layer")
           ->type_name("FILE")
           ->group("Costs and links");
+  app.add_option("--device", inputs.device,
+                 "a device by its name, or a .json file of figures, as penstock emulate takes it:\n"
+                 "what layers reach, links, ranks of a node, and --memory; all can be given apart")
+      ->type_name("NAME")
+      ->group("Costs and links")
+      ->excludes(costs);
   app.add_option("--flops", inputs.flops, "operations per second that a layer reaches")
       ->type_name("X")
       ->group("Costs and links")
@@ -233,12 +285,27 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
       ->check(CLI::Range(1.0, 100.0));
 }
 
+std::optional<devices::DeviceModel> device_of(const PlanInputs& inputs) {
+  if (inputs.device.empty()) return std::nullopt;
+  return devices::device_model(inputs.device);
+}
+
 void check_plan_inputs(const PlanInputs& inputs) {
-  if (inputs.costs.empty() && (inputs.flops.empty() || inputs.bandwidth.empty())) {
-    throw ConfigError("plan: how long do layers take? --costs, or --flops and --bandwidth, say it",
-                      {"--costs FILE: measured by `penstock profile`, or fitted to a run of this "
-                       "configuration by `penstock report`",
-                       "--flops 150e12 --bandwidth 2e12: what a device reaches"});
+  const bool has_tensor = std::ranges::any_of(tensor_of(inputs), [](auto n) { return n > 1; });
+  if (has_tensor && (!inputs.costs.empty() || inputs.cores_per_node > 0)) {
+    throw ConfigError("plan: --tensor above 1: --costs and --cores-per-node are of whole layers",
+                      {"--device, or --flops and --bandwidth, give the times of parts, too"});
+  }
+  const bool has_speeds =
+      !inputs.device.empty() || (!inputs.flops.empty() && !inputs.bandwidth.empty());
+  if (inputs.costs.empty() && !has_speeds) {
+    throw ConfigError(
+        "plan: how long do layers take? --costs, or --flops and --bandwidth, or "
+        "--device, say it",
+        {"--device h100-sxm: what such a device reaches, with its memory and links",
+         "--costs FILE: measured by `penstock profile`, or fitted to a run of this "
+         "configuration by `penstock report`",
+         "--flops 150e12 --bandwidth 2e12: what a device reaches"});
   }
   if (!inputs.flops.empty()) speed(inputs.flops, "--flops");
   if (!inputs.bandwidth.empty()) speed(inputs.bandwidth, "--bandwidth");
@@ -254,30 +321,28 @@ memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& con
             inputs.config),
         {str("the file: ", file.made_for), str(inputs.config, ": ", memory::made_for(config))});
   }
-  if (inputs.microbatch_sizes.empty()) return file;
-  std::vector<memory::MeasuredSize> chosen;
-  std::vector<std::int64_t> known;
-  for (memory::MeasuredSize& size : file.sizes) {
-    known.push_back(size.microbatch);
-    const bool is_asked = std::ranges::count(inputs.microbatch_sizes, size.microbatch) > 0;
-    if (is_asked) chosen.push_back(std::move(size));
-  }
-  for (const std::int64_t size : inputs.microbatch_sizes) {
-    if (std::ranges::count(known, size) > 0) continue;
-    throw ConfigError(
-        str("plan: --microbatch-sizes ", size, ": ", inputs.layers, " has ", join(known, ", ")),
-        {"write the file anew with `penstock memory --layers --microbatch-sizes`"});
-  }
-  file.sizes = std::move(chosen);
+  require_sizes(inputs, file);
+  const std::vector<std::int32_t> tensor = tensor_of(inputs);
+  std::erase_if(file.sizes, [&](const memory::MeasuredSize& size) {
+    const auto& asked = inputs.microbatch_sizes;
+    return std::ranges::count(tensor, size.sharers) == 0 ||
+           (!asked.empty() && std::ranges::count(asked, size.microbatch) == 0);
+  });
   return file;
 }
 
 std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers) {
-  std::vector<std::int64_t> sizes;
-  for (const memory::MeasuredSize& size : layers.sizes) sizes.push_back(size.microbatch);
+  const auto all = [&](std::int64_t memory::MeasuredSize::* of) {
+    std::set<std::int64_t> sizes;
+    for (const memory::MeasuredSize& size : layers.sizes) sizes.insert(size.*of);
+    return std::vector<std::int64_t>(sizes.begin(), sizes.end());
+  };
+  const std::vector<std::int64_t> sharers = all(&memory::MeasuredSize::sharers);
+  const bool is_whole = sharers == std::vector<std::int64_t>{1};
   const char* const how = inputs.measure ? "layers measured now" : "layers by shape";
   return str(inputs.layers.empty() ? how : inputs.layers, ", for microbatches of ",
-             join(sizes, ", "), " samples");
+             join(all(&memory::MeasuredSize::microbatch), ", "), " samples",
+             is_whole ? "" : str(", and tensor ", join(sharers, ", ")));
 }
 
 Times times_of(const PlanInputs& inputs, const config::Config& config,
@@ -290,6 +355,20 @@ Links links_of(const PlanInputs& inputs, const Times& times) {
   choose::Network network{.ranks_per_node = inputs.ranks_per_node,
                           .cores_per_node = inputs.cores_per_node,
                           .crowding = inputs.crowding};
+  const auto nodes = [&] {
+    return network.ranks_per_node > 0 ? str("; between nodes of ", network.ranks_per_node,
+                                            " ranks ", link_text(network.inter))
+                                      : "";
+  };
+  const auto device = device_of(inputs);
+  if (device && network.ranks_per_node == 0) network.ranks_per_node = device->devices_per_host;
+  if (device && inputs.link.empty()) {
+    network.intra = {.latency = device->link_s,
+                     .bandwidth = device->link_bytes_per_s * device->link_share};
+    network.inter = {.latency = device->network_s,
+                     .bandwidth = device->network_bytes_per_s * device->link_share};
+    return {network, str("of ", inputs.device, ": ", link_text(network.intra), nodes())};
+  }
   if (inputs.link.empty()) {
     if (!times.link) return {network, "not given with --link: messages and sums take no time"};
     network.intra = network.inter = *times.link;
@@ -305,11 +384,7 @@ Links links_of(const PlanInputs& inputs, const Times& times) {
   }
   network.intra = intra ? *intra : *inter;
   network.inter = inter ? *inter : *intra;
-  const std::string nodes =
-      inputs.ranks_per_node > 0
-          ? str("; between nodes of ", inputs.ranks_per_node, " ranks ", link_text(network.inter))
-          : "";
-  return {network, str(link_text(network.intra), nodes)};
+  return {network, str(link_text(network.intra), nodes())};
 }
 
 }  // namespace penstock::cli

@@ -13,6 +13,7 @@
 #include "penstock/plan/choose/layer_times.h"
 #include "penstock/plan/choose/network.h"
 #include "penstock/plan/config/override.h"
+#include "penstock/plan/devices/device_model.h"
 #include "penstock/plan/memory/layers_file.h"
 
 namespace penstock::cli {
@@ -23,7 +24,9 @@ struct PlanInputs {
   std::string layers;                          // "": found now.
   bool measure = false;                        // Measures them, where they are found now.
   std::vector<std::int64_t> microbatch_sizes;  // None: 1, 2, 4 and 8.
+  std::vector<std::int32_t> tensor;            // None: 1, 2, 4 and 8.
   std::string costs;
+  std::string device;  // A name, or a file of figures; "": none.
   std::string flops;
   std::string bandwidth;
   std::string link;
@@ -38,6 +41,9 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs);
 // Throws: ConfigError.
 void check_plan_inputs(const PlanInputs& inputs);
 
+// The device that is named, if one is.  Throws: ConfigError, ParseError.
+std::optional<devices::DeviceModel> device_of(const PlanInputs& inputs);
+
 // The file's numbers, or those measured by the program that has tensors.
 // Throws: ConfigError for a file of another model, and for sizes that it does not have; ParseError;
 // Error where there is no such program, or it fails.
@@ -45,7 +51,7 @@ memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& con
 std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers);
 
 struct Times {
-  std::function<std::vector<choose::LayerTimes>(std::int64_t microbatch)> of;
+  std::function<std::vector<choose::LayerTimes>(const memory::MeasuredSize& size)> of;
   double memory_bandwidth = 0.0;
   std::string origin;                          // A line for people.
   std::optional<choose::LinkSpeed> link = {};  // Link that the costs were fitted with.

@@ -31,8 +31,9 @@ struct Part {
   double StepTime::* time;
   const char* meaning;
 };
-constexpr std::array<Part, 7> kParts = {
+constexpr std::array<Part, 8> kParts = {
     {{"compute", &StepTime::compute, "the busiest rank computes"},
+     {"exchanges", &StepTime::exchanges, "it waits for the ranks that share its layers"},
      {"bubble", &StepTime::bubble, "it waits for computations of other ranks"},
      {"messages", &StepTime::messages, "activations and gradients are on their way between stages"},
      {"gathers", &StepTime::gathers, "parameters come from the other replicas"},

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <set>
@@ -15,12 +16,12 @@
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
-#include "penstock/plan/config/whole_layers.h"
 #include "penstock/plan/memory/layers_file.h"
 #include "penstock/runtime/emulate/by_shape.h"
 #include "penstock/runtime/rank/device.h"
 #include "penstock/runtime/run/from_config.h"
 #include "penstock/runtime/run/run_memory.h"
+#include "penstock/runtime/train/shared_layers.h"
 
 namespace penstock::cli {
 namespace {
@@ -187,6 +188,22 @@ struct Told {
   }
 };
 
+// Whether so many ranks can share the layers.  Where other numbers could, says why not.
+bool can_share(const std::vector<nn::LayerSpec>& layers, const nn::Loss& loss,
+               std::int32_t sharers) {
+  const auto has_pieces = [](const nn::LayerSpec& layer) { return !layer.meta.pieces.empty(); };
+  if (std::ranges::none_of(layers, has_pieces)) return false;
+  try {
+    train::check_shared_layers(layers, loss);
+    train::check_shares(layers, sharers, /*blocks=*/{});
+  } catch (const Error& error) {
+    write_message(
+        str("penstock: memory: no layout with mesh.tensor ", sharers, ": ", error.message()));
+    return false;
+  }
+  return true;
+}
+
 // What single layers take, for each size of microbatch, of no layout.
 void write_layers(const MemoryCommand& command, const config::Config& config, config::Batch batch) {
   Told told(command, config);
@@ -196,12 +213,19 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
                           .sample_bytes = sample_bytes(config.model)};
   std::set<std::int64_t> sizes(command.microbatch_sizes.begin(), command.microbatch_sizes.end());
   if (sizes.empty()) sizes.insert(batch.micro_batch_size);
-  for (const std::int64_t size : sizes) {
-    batch.micro_batch_size = size;
-    file.sizes.push_back(
-        {.microbatch = size,
-         .memory = run::layer_memory(run::options_of(config, {}, batch), layers, told.model.loss,
-                                     told.inputs(config, batch))});
+  std::set<std::int32_t> tensor(command.tensor.begin(), command.tensor.end());
+  if (tensor.empty()) tensor.insert(1);
+  for (const std::int32_t sharers : tensor) {
+    if (sharers > 1 && !can_share(layers, told.model.loss, sharers)) continue;
+    const mesh::Shape mesh = mesh::Shape{}.with(mesh::Axis::Tensor, sharers);
+    for (const std::int64_t size : sizes) {
+      batch.micro_batch_size = size;
+      file.sizes.push_back(
+          {.microbatch = size,
+           .sharers = sharers,
+           .memory = run::layer_memory(run::options_of(config, mesh, batch), layers,
+                                       told.model.loss, told.inputs(config, batch))});
+    }
   }
   const std::string text = memory::to_json(file);
   try {
@@ -216,7 +240,6 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
 int run_memory(const MemoryCommand& command) {
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
-  if (!command.layers.empty()) config::require_whole_layers(config, "memory --layers");
   at::set_num_threads(1);  // Same as in a rank: kernels may take memory for each thread.
   try {
     const std::int64_t ranks = command.run.ranks(config.mesh);

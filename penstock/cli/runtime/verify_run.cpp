@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -32,17 +30,6 @@ struct Proved {
   std::vector<lower::StageExchanges> stages;  // Empty: ranks share no layers.
 };
 
-// Makes a layer of each kind as the first of so many ranks has it, without memory.
-// Throws: ConfigError where they cannot share it.
-void check_shares(const std::vector<nn::LayerSpec>& layers, std::int64_t ranks,
-                  std::optional<std::int64_t> blocks) {
-  std::set<std::string> kinds;
-  for (const nn::LayerSpec& layer : layers) {
-    if (!kinds.insert(layer.meta.type).second) continue;
-    layer.make({.share = {.index = 0, .of = ranks}, .device = at::kMeta, .blocks = blocks});
-  }
-}
-
 Proved proved(const config::Config& config, const AskedRun& asked) {
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, asked.ranks(config.mesh));
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
@@ -60,7 +47,7 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
     if (config.numerics.invariant) {
       train::check_invariant_sums(options, model.layers, model.loss);
     }
-    check_shares(model.layers, mesh[mesh::Axis::Tensor], train::blocks_of_layers(options));
+    train::check_shares(model.layers, mesh[mesh::Axis::Tensor], train::blocks_of_layers(options));
     stages = train::exchanges_of_stages(model.layers, model.loss, partition, options.checkpointing,
                                         options.sums);
     train::prove_exchanges(schedule, stages, mesh);

@@ -64,36 +64,67 @@ bool has_attention(const std::string& type) { return type == "Block" || type == 
 
 std::vector<double> forward_operations(const config::ModelConfig& model,
                                        const partition::ModelMeta& layers,
-                                       const memory::ModelMemory& memory, std::int64_t microbatch) {
+                                       const memory::MeasuredSize& size) {
   const auto positions = static_cast<double>(model.sequence_length);
-  const double hidden = width_of(model, layers, memory);
+  const double hidden = width_of(model, layers, size.memory);
   std::vector<double> operations;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     double elements = 0.0;
-    for (const memory::Parameter& each : memory.layers[i].parameters) {
+    for (const memory::Parameter& each : size.memory.layers[i].parameters) {
       elements += static_cast<double>(each.elements);
     }
     if (is_embedding(layers[i].type)) elements = hidden;  // A row is looked up and added.
     double of_sample = 2.0 * positions * elements;
-    if (has_attention(layers[i].type)) of_sample += 2.0 * positions * positions * hidden;
-    operations.push_back(of_sample * static_cast<double>(microbatch));
+    if (has_attention(layers[i].type)) {
+      of_sample += 2.0 * positions * positions * hidden / static_cast<double>(size.sharers);
+    }
+    operations.push_back(of_sample * static_cast<double>(size.microbatch));
   }
   return operations;
 }
 
 std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig& model,
                                  const partition::ModelMeta& layers,
-                                 const memory::ModelMemory& memory, std::int64_t microbatch) {
-  const std::vector<double> operations = forward_operations(model, layers, memory, microbatch);
+                                 const memory::MeasuredSize& size) {
+  const std::vector<double> operations = forward_operations(model, layers, size);
   std::vector<LayerTimes> times;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    times.push_back(on_device(device, memory.layers[i], operations[i]));
+    times.push_back(on_device(device, size.memory.layers[i], operations[i]));
   }
-  const LayerTimes loss = on_device(device, memory.loss, 0.0);
+  const LayerTimes loss = on_device(device, size.memory.loss, 0.0);
   times.back().forward += loss.forward;
   times.back().input += loss.input;
   times.back().backward += loss.input;
   return times;
+}
+
+void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
+                   std::vector<LayerTimes>& times) {
+  if (size.sharers == 1) return;
+  const auto seconds = [&](std::int64_t bytes, std::int64_t exchanges) {
+    return exchange_time(link, static_cast<std::int32_t>(size.sharers), bytes, exchanges);
+  };
+  // `again`: the seconds of making the graph again and of its backward.
+  const auto add = [](double forward, double backward, double again, LayerTimes& each) {
+    each.forward += forward;
+    each.backward += backward;
+    each.input += backward;
+    each.exchanges += forward + backward;
+    each.exchanges_again += forward + again;
+    each.saved_again += again - (forward + backward);
+  };
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const memory::LayerMemory& layer = size.memory.layers[i];
+    const memory::LayerMemory& again = size.memory.again.empty() ? layer : size.memory.again[i];
+    add(seconds(layer.forward_sent, layer.forward_exchanges),
+        seconds(layer.backward_sent, layer.backward_exchanges),
+        seconds(again.forward_sent + again.backward_sent,
+                again.forward_exchanges + again.backward_exchanges),
+        times[i]);
+  }
+  const memory::LayerMemory& loss = size.memory.loss;  // It is not computed again.
+  const double backward = seconds(loss.backward_sent, loss.backward_exchanges);
+  add(seconds(loss.forward_sent, loss.forward_exchanges), backward, backward, times.back());
 }
 
 bool are_by_layer(const simulate::Costs& costs, std::size_t layers) {

@@ -12,7 +12,8 @@
 
 #include "penstock/config/config.h"
 #include "penstock/partition/partition.h"
-#include "penstock/plan/memory/layer_memory.h"
+#include "penstock/plan/choose/network.h"
+#include "penstock/plan/memory/layers_file.h"
 #include "penstock/plan/simulate/costs.h"
 
 namespace penstock::choose {
@@ -22,6 +23,14 @@ struct LayerTimes {
   double backward = 0.0;
   double input = 0.0;
   double weight = 0.0;
+  // Waits for ranks that share the layer, in all passes of a microbatch, which are among the above;
+  // the same where the layer is computed again.
+  double exchanges = 0.0;
+  double exchanges_again = 0.0;
+
+  // What a layer that is computed again adds to its backward.
+  double computing_again() const { return forward + saved_again; }
+  double saved_again = 0.0;  // Seconds, below 0, that such a backward does not exchange.
 };
 
 struct Device {
@@ -29,16 +38,21 @@ struct Device {
   double bandwidth = 0.0;  // Bytes a second of its memory.
 };
 
-// Operations of a forward, by layer: two for each element of a weight and position.  Attention adds
-// what it does with every two positions, under a causal mask half of it.
+// Operations of a forward on one rank, by layer: two for each element of a weight and position.
+// Attention adds what it does with every two positions, under a causal mask half of it, shared by
+// so many ranks.
 std::vector<double> forward_operations(const config::ModelConfig& model,
                                        const partition::ModelMeta& layers,
-                                       const memory::ModelMemory& memory, std::int64_t microbatch);
+                                       const memory::MeasuredSize& size);
 
-// The loss counts as part of the last layer.
+// The loss counts as part of the last layer.  Without exchanges.
 std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig& model,
                                  const partition::ModelMeta& layers,
-                                 const memory::ModelMemory& memory, std::int64_t microbatch);
+                                 const memory::MeasuredSize& size);
+
+// Adds the exchanges between ranks that share layers: the passes wait for them.
+void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
+                   std::vector<LayerTimes>& times);
 
 // Whether costs are of the model's single layers: a stage for each.
 bool are_by_layer(const simulate::Costs& costs, std::size_t layers);

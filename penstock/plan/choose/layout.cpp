@@ -33,16 +33,25 @@ std::vector<Order> orders(std::int32_t pipe, std::int32_t microbatches, std::int
   return fitting;
 }
 
-// Shapes of all ranks, with a layer at least for each rank of the pipe.  Other axes have one rank
-// each: it is not known what more would take.
+bool fits_node(std::int32_t tensor, const Choices& choices) {
+  return choices.ranks_per_node == 0 || choices.ranks_per_node % tensor == 0;
+}
+
+// Shapes of all ranks, with a layer at least for each rank of the pipe.
 std::vector<mesh::Shape> shapes(const Choices& choices) {
   std::vector<mesh::Shape> shapes;
   const auto most =
       static_cast<std::int32_t>(std::min<std::int64_t>(choices.world, choices.layers));
-  for (std::int32_t pipe = 1; pipe <= most; ++pipe) {
-    if (choices.world % pipe != 0) continue;
-    shapes.push_back(
-        mesh::Shape{}.with(mesh::Axis::Pipe, pipe).with(mesh::Axis::Data, choices.world / pipe));
+  for (const std::int32_t tensor : choices.tensor) {
+    if (choices.world % tensor != 0 || !fits_node(tensor, choices)) continue;
+    const std::int32_t others = choices.world / tensor;
+    for (std::int32_t pipe = 1; pipe <= most; ++pipe) {
+      if (others % pipe != 0) continue;
+      shapes.push_back(mesh::Shape{}
+                           .with(mesh::Axis::Pipe, pipe)
+                           .with(mesh::Axis::Data, others / pipe)
+                           .with(mesh::Axis::Tensor, tensor));
+    }
   }
   return shapes;
 }

@@ -40,6 +40,7 @@ struct Layout {
   std::int32_t replicas() const { return mesh.size(mesh::Role::OtherSamples); }
   // Ranks that have the same parameters.
   std::int32_t sharers() const { return mesh.size(mesh::Role::SameParameters); }
+  std::int32_t tensor() const { return mesh.size(mesh::Role::SharedWeights); }
   std::int32_t stages() const { return pipe() * stages_per_rank; }
   // Samples of a step.
   std::int64_t samples() const { return microbatch * microbatches * replicas(); }
@@ -66,14 +67,16 @@ struct Choices {
   std::int64_t samples = 1;  // Samples of a step, on all replicas.
   std::int64_t layers = 1;
   std::vector<std::int64_t> microbatches;  // Samples: the sizes to choose from.
+  std::vector<std::int32_t> tensor = {1};  // Numbers of ranks that share layers.
+  std::int32_t ranks_per_node = 0;  // Ranks that share layers are of one node; 0: all are on one.
   std::vector<ZeroStage> zero;
   std::vector<std::int64_t> recompute_intervals = {0};
   std::vector<Offload> offloads = {Offload::Nothing};
 };
 
-// Every layout whose sizes fit: pipe and data make up the world, microbatches the batch, no stage
-// is empty, the schedule takes the sizes.  One pipeline rank has one schedule, since they differ in
-// nothing then, and one replica has one stage of ZeRO, but for parameters in files.
+// Every layout whose sizes fit: pipe, data and tensor make up the world, microbatches the batch, no
+// stage is empty, the schedule takes the sizes.  One pipeline rank has one schedule, since they
+// differ in nothing then, and one replica has one stage of ZeRO, but for parameters in files.
 std::vector<Layout> all_layouts(const Choices& choices);
 
 }  // namespace penstock::choose

@@ -45,23 +45,31 @@ class Planner {
  public:
   explicit Planner(const Request& request) : request_(request) {}
 
-  const memory::ModelMemory& memory_of(const Layout& layout) const {
+  const memory::MeasuredSize& size_of(const Layout& layout) const {
     const auto& sizes = request_.layers.sizes;
-    const auto found =
-        std::ranges::find(sizes, layout.microbatch, &memory::MeasuredSize::microbatch);
+    const auto found = std::ranges::find_if(sizes, [&](const memory::MeasuredSize& size) {
+      return size.microbatch == layout.microbatch && size.sharers == layout.tensor();
+    });
     PENSTOCK_CHECK(found != sizes.end());
-    return found->memory;
+    return *found;
+  }
+  const memory::ModelMemory& memory_of(const Layout& layout) const {
+    return size_of(layout).memory;
   }
 
   const std::vector<LayerTimes>& times_of(const Layout& layout) {
-    auto [place, is_new] = times_.try_emplace(layout.microbatch);
-    if (is_new) place->second = request_.times_of(layout.microbatch);
+    auto [place, is_new] = times_.try_emplace({layout.microbatch, layout.tensor()});
+    if (!is_new) return place->second;
+    place->second = request_.times_of(size_of(layout));
+    const LinkSpeed& link = request_.network.within(Rank(0), Rank(layout.tensor() - 1));
+    add_exchanges(link, size_of(layout), place->second);
     return place->second;
   }
 
   // The partition that balances the stages' work.
   const partition::Partition& balanced(const Layout& layout) {
-    auto [place, is_new] = balanced_.try_emplace({layout.microbatch, layout.stages()});
+    auto [place, is_new] =
+        balanced_.try_emplace({layout.microbatch, layout.tensor(), layout.stages()});
     if (is_new) {
       std::vector<double> costs;
       for (const LayerTimes& each : times_of(layout)) costs.push_back(in_all(each));
@@ -129,7 +137,7 @@ class Planner {
 
   // What the states of the fullest rank take at least, whichever rank has which stages.
   std::int64_t least_bytes(const Layout& layout) {
-    const auto key = std::tuple(layout.pipe(), layout.stages_per_rank, layout.zero,
+    const auto key = std::tuple(layout.pipe(), layout.tensor(), layout.stages_per_rank, layout.zero,
                                 layout.microbatch, layout.offload);
     auto [place, is_new] = least_bytes_.try_emplace(key);
     if (is_new) {
@@ -178,11 +186,12 @@ class Planner {
   }
 
   const Request& request_;
-  std::map<std::int64_t, std::vector<LayerTimes>> times_;
-  std::map<std::pair<std::int64_t, std::int32_t>, partition::Partition> balanced_;
+  std::map<std::pair<std::int64_t, std::int32_t>, std::vector<LayerTimes>> times_;
+  std::map<std::tuple<std::int64_t, std::int32_t, std::int32_t>, partition::Partition> balanced_;
   std::map<Program, std::shared_ptr<const VerifiedSchedule>> schedules_;
   std::size_t cached_actions_ = 0;
-  std::map<std::tuple<std::int32_t, std::int32_t, ZeroStage, std::int64_t, Offload>, std::int64_t>
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, ZeroStage, std::int64_t, Offload>,
+           std::int64_t>
       least_bytes_;
 };
 

@@ -26,11 +26,11 @@ namespace penstock::choose {
 struct Request {
   config::Config config;  // The model, its types, optimizer and buckets; its layout is not read.
   const memory::LayersFile& layers;
-  Choices choices;              // Sizes of microbatches are ones that `layers` has.
+  Choices choices;              // Sizes are ones that `layers` has.
   std::int64_t memory_max = 0;  // Limit on each rank's bytes.
   Network network;
-  // Gives the layers' times, for microbatches of so many samples.
-  std::function<std::vector<LayerTimes>(std::int64_t microbatch)> times_of;
+  // Gives the layers' times, but for exchanges.
+  std::function<std::vector<LayerTimes>(const memory::MeasuredSize& size)> times_of;
   double memory_bandwidth = 0.0;  // Bytes a second of the device; 0: not known.
   double file_bandwidth = 0.0;    // Bytes a second of files, reading and writing, for each rank.
   std::string file_folder = {};   // Folder of files, for configurations that are written.

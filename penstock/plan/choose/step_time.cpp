@@ -35,7 +35,9 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
   StageWork work;
   for (auto i = inputs.partition.first_layer(stage); i < inputs.partition.end_layer(stage); ++i) {
     const LayerTimes& times = inputs.times[static_cast<std::size_t>(i)];
-    const double again = inputs.layout.recompute_interval > 0 ? times.forward : 0.0;
+    const bool is_again = inputs.layout.recompute_interval > 0;
+    const double again = is_again ? times.computing_again() : 0.0;
+    work.times.exchanges += is_again ? times.exchanges_again : times.exchanges;
     work.times.forward += times.forward;
     work.times.backward += times.backward + again;
     work.times.input += times.input + again;
@@ -92,6 +94,16 @@ class Step {
   // Time of the slowest rank's update.  Files are read ahead, so that the slower of memory and
   // files counts.
   double update() const { return std::max(update_in_memory(), update_in_files()); }
+
+  // What a rank waits for the others that share its layers.
+  double exchanges(std::size_t rank) const {
+    double sum = 0.0;
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      const StageId stage(static_cast<std::int32_t>(s));
+      if (in_.schedule.rank_of(stage).index() == rank) sum += works_[s].times.exchanges;
+    }
+    return sum * in_.layout.microbatches;
+  }
 
   double gather_after_update() const {
     if (!in_.sharing.rules.are_cut() || in_.sharing.rules.come_and_go()) return 0.0;
@@ -245,8 +257,11 @@ StepTime step_parts(const StepInputs& inputs) {
   const double with_messages = run(Parts::Messages).makespan;
   const double with_gathers = run(Parts::Gathers).makespan;
   const double all = run(Parts::All).makespan;
-  StepTime time{.compute = std::ranges::max(alone.busy)};
+  const auto busiest = std::ranges::max_element(alone.busy);
+  StepTime time{.compute = *busiest};
   time.bubble = alone.makespan - time.compute;
+  time.exchanges = step.exchanges(static_cast<std::size_t>(busiest - alone.busy.begin()));
+  time.compute -= time.exchanges;
   time.messages = with_messages - alone.makespan;
   time.gathers = with_gathers - with_messages + step.gather_after_update();
   time.update = step.update();
@@ -265,7 +280,7 @@ double least_time(const Layout& layout, const partition::Partition& partition,
   const bool again = layout.recompute_interval > 0;
   const auto work = [&](const LayerTimes& each) {
     const double backward = std::min(each.backward, each.input + each.weight);
-    return each.forward + backward + (again ? each.forward : 0.0);
+    return each.forward + backward + (again ? each.computing_again() : 0.0);
   };
   const auto layers = static_cast<std::int64_t>(times.size());
   const StageId last(layout.pipe() - 1);

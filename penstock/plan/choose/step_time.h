@@ -44,15 +44,18 @@ struct StepInputs {
 
 // The parts of a step's time, which add up to it.
 struct StepTime {
-  double compute = 0.0;   // Time of the busiest rank.
-  double bubble = 0.0;    // Waits for other ranks' computations.
-  double messages = 0.0;  // Time for messages between stages.
-  double gathers = 0.0;   // Time for parameters, of other ranks or in files.
-  double sums = 0.0;      // Time for sums of gradients over replicas.
-  double update = 0.0;    // The optimizer's step, with what it reads and writes in files.
-  double cores = 0.0;     // Waits for cores, where ranks of a node share them (shared_cores.h).
+  double compute = 0.0;    // Time of the busiest rank.
+  double exchanges = 0.0;  // What it waits for ranks that share its layers.
+  double bubble = 0.0;     // Waits for other ranks' computations.
+  double messages = 0.0;   // Time for messages between stages.
+  double gathers = 0.0;    // Time for parameters, of other ranks or in files.
+  double sums = 0.0;       // Time for sums of gradients over replicas.
+  double update = 0.0;     // The optimizer's step, with what it reads and writes in files.
+  double cores = 0.0;      // Waits for cores, where ranks of a node share them (shared_cores.h).
 
-  double step() const { return compute + bubble + messages + gathers + sums + update + cores; }
+  double step() const {
+    return compute + exchanges + bubble + messages + gathers + sums + update + cores;
+  }
 };
 
 // Costs for simulate, of the layout's stages.

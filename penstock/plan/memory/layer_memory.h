@@ -41,9 +41,15 @@ struct LayerMemory {
   PassPeak backward_peak;
   std::int64_t input_peak = 0;  // Peak of I.
   PassPeak weight_peak;         // Peak of W.
+
+  // What a rank sends to those that share the layer with it: bytes, and numbers of exchanges.
+  std::int64_t forward_sent = 0;
+  std::int64_t forward_exchanges = 0;
+  std::int64_t backward_sent = 0;
+  std::int64_t backward_exchanges = 0;
 };
 
-// The memory of all layers for one size of microbatch.
+// The memory of all layers for one size of microbatch, as one rank has them.
 struct ModelMemory {
   std::vector<LayerMemory> layers;
   LayerMemory loss;

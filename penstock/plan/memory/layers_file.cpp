@@ -12,13 +12,13 @@ namespace {
 
 using json::Value;
 
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 
 struct NumberOf {
   const char* key;
   std::int64_t LayerMemory::* number;
 };
-constexpr std::array<NumberOf, 8> kNumbers = {
+constexpr std::array<NumberOf, 12> kNumbers = {
     {{"buffers", &LayerMemory::buffers},
      {"output", &LayerMemory::output},
      {"input_gradient", &LayerMemory::input_gradient},
@@ -26,7 +26,11 @@ constexpr std::array<NumberOf, 8> kNumbers = {
      {"half_kept", &LayerMemory::half_kept},
      {"forward_peak", &LayerMemory::forward_peak},
      {"plain_forward_peak", &LayerMemory::plain_forward_peak},
-     {"input_peak", &LayerMemory::input_peak}}};
+     {"input_peak", &LayerMemory::input_peak},
+     {"forward_sent", &LayerMemory::forward_sent},
+     {"forward_exchanges", &LayerMemory::forward_exchanges},
+     {"backward_sent", &LayerMemory::backward_sent},
+     {"backward_exchanges", &LayerMemory::backward_exchanges}}};
 
 struct FlagOf {
   const char* key;
@@ -51,7 +55,8 @@ std::string to_json(const Parameter& each) {
   return str("{\"name\": ", json_quote(each.name), ", \"type\": ", json_quote(each.type),
              ", \"element_bytes\": ", each.element_bytes, ", \"elements\": ", each.elements,
              ", \"trainable\": ", text(each.is_trainable), ", \"tied\": ", text(each.is_tied),
-             ", \"sum_element_bytes\": ", each.sum_element_bytes, "}");
+             ", \"copies\": ", each.copies, ", \"sum_element_bytes\": ", each.sum_element_bytes,
+             "}");
 }
 
 std::string to_json(const LayerMemory& layer) {
@@ -72,11 +77,17 @@ std::string to_json(const LayerMemory& layer) {
   return str("{", join(members, ", "), "}");
 }
 
+std::string to_json(const std::vector<LayerMemory>& layers) {
+  std::vector<std::string> texts;
+  for (const LayerMemory& layer : layers) texts.push_back(to_json(layer));
+  return str("[\n   ", join(texts, ",\n   "), "]");
+}
+
 std::string to_json(const MeasuredSize& size) {
-  std::vector<std::string> layers;
-  for (const LayerMemory& layer : size.memory.layers) layers.push_back(to_json(layer));
-  return str("{\"microbatch\": ", size.microbatch, ",\n  \"loss\": ", to_json(size.memory.loss),
-             ",\n  \"layers\": [\n   ", join(layers, ",\n   "), "]}");
+  return str("{\"microbatch\": ", size.microbatch, ", \"sharers\": ", size.sharers,
+             ",\n  \"loss\": ", to_json(size.memory.loss),
+             ",\n  \"layers\": ", to_json(size.memory.layers),
+             ",\n  \"again\": ", to_json(size.memory.again), "}");
 }
 
 [[noreturn]] void refuse(const Value& value, const std::string& what) {
@@ -136,6 +147,7 @@ Parameter read_parameter(const Value& value) {
           .elements = reader.number("elements"),
           .is_trainable = reader.flag("trainable"),
           .is_tied = reader.flag("tied"),
+          .copies = reader.number("copies"),
           .sum_element_bytes = reader.number("sum_element_bytes")};
 }
 
@@ -159,11 +171,19 @@ LayerMemory read_layer(const Value& value) {
 
 MeasuredSize read_size(const Value& value) {
   const Reader reader(value);
-  MeasuredSize size{.microbatch = reader.number("microbatch")};
-  if (size.microbatch < 1) refuse(reader.at("microbatch"), "microbatch: expected 1 or more");
+  MeasuredSize size{.microbatch = reader.number("microbatch"), .sharers = reader.number("sharers")};
+  for (const char* const key : {"microbatch", "sharers"}) {
+    if (reader.number(key) < 1) refuse(reader.at(key), str(key, ": expected 1 or more"));
+  }
   size.memory.loss = read_layer(reader.at("loss"));
   for (const Value& each : reader.list("layers")) {
     size.memory.layers.push_back(read_layer(each));
+  }
+  for (const Value& each : reader.list("again")) {
+    size.memory.again.push_back(read_layer(each));
+  }
+  if (!size.memory.again.empty() && size.memory.again.size() != size.memory.layers.size()) {
+    refuse(reader.at("again"), "again: expected nothing, or as many as there are layers");
   }
   return size;
 }
@@ -230,9 +250,10 @@ LayersFile read_layers(const Value& json) {
     if (size.memory.layers.size() != file.model.size()) {
       refuse(each, str(size.memory.layers.size(), " layers; the model has ", file.model.size()));
     }
+    const auto place = [](const MeasuredSize& of) { return std::pair(of.sharers, of.microbatch); };
     const bool rises =
-        file.sizes.size() == 1 || file.sizes[file.sizes.size() - 2].microbatch < size.microbatch;
-    if (!rises) refuse(each, "sizes of microbatches must rise");
+        file.sizes.size() == 1 || place(file.sizes[file.sizes.size() - 2]) < place(size);
+    if (!rises) refuse(each, "sizes must rise, by sharers and then by microbatches");
   }
   if (file.sizes.empty()) refuse(reader.at("sizes"), "sizes: expected at least one");
   return file;

@@ -19,6 +19,7 @@ inline constexpr std::size_t kLayersFileBytesMax = std::size_t{1} << 28;
 
 struct MeasuredSize {
   std::int64_t microbatch = 1;  // Samples.
+  std::int64_t sharers = 1;     // Ranks that share each layer.
   ModelMemory memory;
 };
 
@@ -26,7 +27,7 @@ struct LayersFile {
   std::string made_for;  // Text of made_for().
   partition::ModelMeta model;
   std::int64_t sample_bytes = 0;    // Bytes of a sample's input and target.
-  std::vector<MeasuredSize> sizes;  // Each once, rising.
+  std::vector<MeasuredSize> sizes;  // Each once, rising: by sharers, then by microbatches.
 };
 
 // The keys of a configuration that the numbers depend on, with their values, in a line: two

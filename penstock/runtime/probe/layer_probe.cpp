@@ -72,6 +72,7 @@ struct Work {
       with_graph;
   std::function<nn::Values(const nn::Values& inputs, stage::SampleSizes& sizes)> plain;
   std::vector<at::Tensor> parameters = {};
+  std::function<Sent()> sent = [] { return Sent(); };  // What its exchanges have sent.
 };
 
 // What comes in.
@@ -143,7 +144,9 @@ class Probe {
     Run run{.inputs = make(incoming_.form, device_)};
     run.kept.sizes = incoming_.sizes;
     run.start = begin();
+    const Sent before = work_.sent();
     run.outputs = work_.with_graph(run.inputs, graphs_, run.kept);
+    note_sent(before, memory_.forward_sent, memory_.forward_exchanges);
     memory_.forward_peak = meter_->peak() - run.start;
     memory_.keeps_input = is_held(run.inputs, run.leaves());
     memory_.keeps_output = is_held(run.outputs);
@@ -170,6 +173,7 @@ class Probe {
     hand_over(run);
     run.outputs.clear();
     const std::int64_t start = begin();
+    const Sent before = work_.sent();
     nn::Values gradients = given;
     for (std::vector<stage::KeptPart>& parts = run.kept.parts; !parts.empty(); parts.pop_back()) {
       const std::size_t k = parts.size() - 1;
@@ -178,6 +182,7 @@ class Probe {
     }
     (first ? memory_.backward_peak.first : memory_.backward_peak.later) = meter_->peak() - start;
     memory_.input_gradient = bytes_of(gradients);
+    note_sent(before, memory_.backward_sent, memory_.backward_exchanges);
   }
 
   void halves(bool first) {
@@ -219,6 +224,12 @@ class Probe {
   void prepare(bool first) {
     if (!first) return;
     for (at::Tensor& parameter : work_.parameters) parameter.mutable_grad().reset();
+  }
+
+  void note_sent(const Sent& before, std::int64_t& bytes, std::int64_t& exchanges) const {
+    const Sent now = work_.sent();
+    bytes = now.bytes - before.bytes;
+    exchanges = now.exchanges - before.exchanges;
   }
 
   std::int64_t begin() {
@@ -316,9 +327,12 @@ struct Known {
 };
 
 Known probe_layer(const std::vector<nn::LayerSpec>& model, std::size_t index,
-                  const Incoming& incoming, const Alone& alone, const Probing& probing) {
+                  const Incoming& incoming, const Alone& alone, const Probing& probing,
+                  const std::function<Sent()>& sent) {
   const OneLayer layer = build_alone(model, index, alone);
-  Probe probe(work_of(layer, alone.seed), incoming, probing.place);
+  Work work = work_of(layer, alone.seed);
+  work.sent = sent;
+  Probe probe(std::move(work), incoming, probing.place);
   Known known{
       .memory = probe.measure(), .name = model[index].meta.name, .outgoing = probe.outgoing()};
   describe(layer.built, known.name, probing.sharers, known.memory);
@@ -347,7 +361,12 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
                         const nn::Values& targets, const nn::Loss& loss, const Probing& probing) {
   ModelMemory result;
   Alone alone{.seed = probing.seed, .type = probing.type, .device = probing.place.device};
-  if (probing.sharers > 1) alone.exchanges = exchanges_alone({.index = 0, .of = probing.sharers});
+  std::function<Sent()> sent = [] { return Sent(); };
+  if (probing.sharers > 1) {
+    const auto exchanges = exchanges_alone({.index = 0, .of = probing.sharers});
+    alone.exchanges = exchanges;
+    sent = [exchanges] { return exchanges->sent(); };
+  }
   std::map<Likeness, Known> known;
   Incoming incoming{.form = nn::form_of(inputs)};
   for (std::size_t i = 0; i < model.size(); ++i) {
@@ -356,7 +375,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
     auto found = known.find(likeness);
     if (found == known.end()) {
       probing.begins(str("layer ", in_quotes(spec.meta.name)));
-      found = known.emplace(likeness, probe_layer(model, i, incoming, alone, probing)).first;
+      found = known.emplace(likeness, probe_layer(model, i, incoming, alone, probing, sent)).first;
     }
     const Known& like = found->second;
     result.layers.push_back(renamed(like.memory, like.name, spec.meta.name));
@@ -368,6 +387,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
   for (const at::Tensor& target : targets) here.push_back(target.to(probing.place.device));
   Work last =
       alone.exchanges && loss.pieces() ? work_of(loss, here, alone.exchanges) : work_of(loss, here);
+  last.sent = sent;
   result.loss = Probe(std::move(last), incoming, probing.place, Probe::Inputs::OfWork).measure();
   return result;
 }

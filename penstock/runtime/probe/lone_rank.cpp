@@ -54,6 +54,7 @@ class LoneCommunicator final : public comm::Communicator {
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank /*to*/,
                                  std::int32_t /*tag*/) override {
+    bytes_ += static_cast<std::int64_t>(tensor.nbytes());
     return held(tensor);
   }
   std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank /*from*/,
@@ -69,12 +70,15 @@ class LoneCommunicator final : public comm::Communicator {
     return held(tensor);
   }
 
+  std::int64_t bytes_sent() const { return bytes_; }
+
  private:
   partition::Share share_;
+  std::int64_t bytes_ = 0;
   std::chrono::milliseconds deadline_ = std::chrono::seconds(1);
 };
 
-class LoneExchanges final : public stage::Exchanges {
+class LoneExchanges final : public ExchangesAlone {
  public:
   explicit LoneExchanges(const partition::Share& share)
       : communicator_(share), group_(communicator_, communicator_.all_ranks()) {}
@@ -82,8 +86,10 @@ class LoneExchanges final : public stage::Exchanges {
   const partition::Share& share() const override { return exchanges_.share(); }
   std::unique_ptr<stage::StartedExchange> start(const stage::AskedExchange& asked,
                                                 const at::Tensor& value) override {
+    ++count_;
     return exchanges_.start(asked, value);
   }
+  Sent sent() const override { return {.bytes = communicator_.bytes_sent(), .exchanges = count_}; }
   std::int64_t sum(std::int64_t /*part*/, const char* name) override {
     PENSTOCK_CHECK(false, name, ": the others are not there");
     return 0;
@@ -93,12 +99,13 @@ class LoneExchanges final : public stage::Exchanges {
   LoneCommunicator communicator_;
   comm::ShardGroup group_;
   execute::Progress progress_;
+  std::int64_t count_ = 0;
   execute::GroupExchanges exchanges_{communicator_, group_, progress_};
 };
 
 }  // namespace
 
-std::shared_ptr<stage::Exchanges> exchanges_alone(const partition::Share& share) {
+std::shared_ptr<ExchangesAlone> exchanges_alone(const partition::Share& share) {
   return std::make_shared<LoneExchanges>(share);
 }
 

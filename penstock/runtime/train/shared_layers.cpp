@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -222,6 +223,15 @@ nn::Loss loss_in_blocks(nn::Loss loss) {
     return nn::the_only(values, "a loss in pieces");
   });
   return loss.takes_any_type() ? std::move(whole).of_any_type() : whole;
+}
+
+void check_shares(const std::vector<nn::LayerSpec>& model, std::int64_t ranks,
+                  std::optional<std::int64_t> blocks) {
+  std::set<std::string> kinds;
+  for (const nn::LayerSpec& layer : model) {
+    if (!kinds.insert(layer.meta.type).second) continue;
+    layer.make({.share = {.index = 0, .of = ranks}, .device = at::kMeta, .blocks = blocks});
+  }
 }
 
 std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::LayerSpec>& model,

@@ -36,6 +36,12 @@ void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::L
 // them, if it has pieces.
 nn::Loss loss_in_blocks(nn::Loss loss);
 
+// Makes a layer of each kind as the first of so many ranks has it, without memory.  `blocks`: as
+// blocks_of_layers().
+// Throws: ConfigError where they cannot share it.
+void check_shares(const std::vector<nn::LayerSpec>& model, std::int64_t ranks,
+                  std::optional<std::int64_t> blocks);
+
 // What ranks exchange in the passes of each stage, where they share layers.
 std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::LayerSpec>& model,
                                                        const nn::Loss& loss,

@@ -43,7 +43,8 @@ TEST(PlanOfAnotherModel, ADecodersLayersArePricedByTheirTypes) {
       {.name = "lm_head", .type = "DecoderHead", .parameters = 0}};
   config::ModelConfig model = folder("a").model;
   model.sequence_length = kTokens;
-  const auto operations = choose::forward_operations(model, meta, memory, /*microbatch=*/2);
+  const auto operations =
+      choose::forward_operations(model, meta, {.microbatch = 2, .memory = memory});
   EXPECT_EQ(operations[0], 2 * 2.0 * kTokens * kHidden);
   EXPECT_EQ(operations[1], 2 * (2.0 * kTokens * kBlock + 2.0 * kTokens * kTokens * kHidden));
   EXPECT_EQ(operations[2], 2 * 2.0 * kTokens * kHidden);
