@@ -1,4 +1,6 @@
-// Which decoders ranks can share so that no number of ranks changes a bit.
+// Decoders that ranks can share so that no number of ranks changes a bit.
+//
+// Each layer of a decoder asks when it is made.  Knows sizes and kinds, and no tensors.
 #pragma once
 #include "penstock/nn/decoder.h"
 #include "penstock/runtime/nn/making.h"
