@@ -406,15 +406,5 @@ TEST(SharedLayersCases, TwoRunsHaveTheSameBits) {
   }
 }
 
-TEST(SharedLayersCases, SumsThatDoNotDependOnTheNumberOfRanksAreRefused) {
-  SharedCase decoder = on(1, 1, 2, decoder_case(tiny()));
-  decoder.options.sums = GradientSums::Invariant;
-  const std::string message = message_of([&] { computed(decoder, {batch_of(7)}); });
-  EXPECT_NE(message.find("mesh.tensor = 2 with invariant sums of gradients: sums within a layer "
-                         "depend on how many ranks share it\n  note: take one of them"),
-            std::string::npos)
-      << message;
-}
-
 }  // namespace
 }  // namespace penstock::train
