@@ -365,10 +365,12 @@ TEST(OwnInvariantLayers, AreRefusedWhereTheySayNothingOrAreNarrow) {
   const auto refusal = [](std::int64_t hidden, exchange::Sums sums) {
     return message_of([&] { own_outcome(of_samples(on(1, 1, 4)), mlps(hidden, sums)); });
   };
-  EXPECT_EQ(refusal(64, exchange::Sums::AsTheyCome),
-            "mesh.tensor = 4 with numerics.invariant: layer \"mlp 0\" does not say that it adds in "
-            "blocks (LayerMeta::sums)\n  note: mesh.tensor = 4 with numerics.invariant: layer "
-            "\"mlp 1\" does not say that it adds in blocks (LayerMeta::sums)");
+  EXPECT_EQ(
+      refusal(64, exchange::Sums::AsTheyCome),
+      "mesh.tensor = 4 with numerics.invariant: layer \"mlp 0\", and 1 other layer: sums would "
+      "depend on the number of ranks\n"
+      "  note: decoders of Llama's form add in blocks, so that they do not; a layer of your own "
+      "says it by LayerMeta::sums");
   EXPECT_TRUE(
       says(refusal(32, exchange::Sums::InBlocks),
            "mesh.tensor = 4 with numerics.invariant: ranks cannot share 32 outputs of a linear, "

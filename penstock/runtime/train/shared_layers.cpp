@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/exchange/code.h"
@@ -199,14 +200,24 @@ void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::L
     problems.push_back(str(what, "kernels of ", options.device.str(),
                            " have no known order; take the processor, or mesh.tensor 1"));
   }
+  std::vector<std::string> others;  // Layers whose sums would depend on the number of ranks.
   for (const nn::LayerSpec& layer : model) {
     if (layer.meta.pieces.empty() || layer.meta.sums == exchange::Sums::InBlocks) continue;
+    others.push_back(layer_text(layer));
+  }
+  if (!others.empty()) {
+    const std::int64_t more = std::ssize(others) - 1;
+    problems.push_back(str(what, others.front(),
+                           more > 0 ? str(", and ", counted(more, "other layer")) : std::string(),
+                           ": sums would depend on the number of ranks"));
     problems.push_back(
-        str(what, layer_text(layer), " does not say that it adds in blocks (LayerMeta::sums)"));
+        "decoders of Llama's form add in blocks, so that they do not; a layer of your own says it "
+        "by LayerMeta::sums");
   }
   if (loss.pieces() && loss.pieces()->sums != exchange::Sums::InBlocks) {
-    problems.push_back(
-        str(what, "the loss does not say that it adds in blocks (LossPieces::sums)"));
+    problems.push_back(str(what,
+                           "the loss: sums would depend on the number of ranks; one that adds in "
+                           "blocks says it by LossPieces::sums"));
   }
   if (problems.empty()) return;
   throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
