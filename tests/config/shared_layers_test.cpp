@@ -76,10 +76,11 @@ TEST(SharedLayers, HaveNoProgramOfSeveralReplicas) {
 }
 
 TEST(SharedLayers, AreRefusedByCommandsThatKnowWholeOnes) {
-  EXPECT_EQ(message_of([] { require_whole_layers(shared_by(2), "memory"); }),
-            "memory: mesh.tensor = 2: it knows no layers that ranks share\n"
-            "  note: with --set mesh.tensor=1 each rank has whole layers\n"
-            "  note: penstock train, evaluate and emulate take layers that ranks share");
+  EXPECT_EQ(
+      message_of([] { require_whole_layers(shared_by(2), "generate"); }),
+      "generate: mesh.tensor = 2: it knows no layers that ranks share\n"
+      "  note: with --set mesh.tensor=1 each rank has whole layers\n"
+      "  note: penstock train, evaluate, emulate, memory and plan take layers that ranks share");
   EXPECT_EQ(message_of([] { require_whole_layers(shared_by(1), "memory"); }), "no error");
 }
 
