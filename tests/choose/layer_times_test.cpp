@@ -39,6 +39,32 @@ TEST(LayerTimes, CostsOfLayersAreTheirOwn) {
   EXPECT_DOUBLE_EQ(times[0].weight, 0.004);
 }
 
+// A kernel takes its operations at the device's rate, and at least what any takes.
+TEST(LayerTimes, LayersWhoseKernelsAreKnownArePricedByThem) {
+  using devices::KernelKind;
+  const devices::DeviceModel model{.short_peak = 1e6,
+                                   .product_share = 0.5,
+                                   .memory_bytes_per_s = 1e3,
+                                   .memory_share = 0.5,
+                                   .kernel_s = 1.0,
+                                   .launch_s = 0.25};
+  const memory::LayerMemory known{
+      .forward_kernels = {{{KernelKind::ShortProduct, 2'000'000}, 3}, {{KernelKind::Other, 1}, 2}},
+      .backward_kernels = {{{KernelKind::Other, 5'000}, 1}}};
+  memory::MeasuredSize size{.microbatch = 1, .memory = {.layers = {known}}};
+  Device device{.flops = 7.0, .bandwidth = 7.0, .kernels = model};
+  const std::vector<partition::LayerMeta> layers = {{.name = "h.0", .type = "Linear"}};
+  const LayerTimes times = times_on(device, {}, layers, size).front();
+  EXPECT_DOUBLE_EQ(times.forward, 3 * 4.0 + 2 * 1.0);
+  EXPECT_DOUBLE_EQ(times.backward, 10.0);
+  // A host that launches more slowly than the device runs.
+  device.kernels->launch_s = 5.0;
+  EXPECT_DOUBLE_EQ(times_on(device, {}, layers, size).front().forward, 5 * 5.0);
+  // Nobody knows its kernels: the rates.
+  size.memory.layers.front() = {.output = 14};
+  EXPECT_DOUBLE_EQ(times_on(device, {}, layers, size).front().forward, 2.0);
+}
+
 TEST(LayerTimes, OneLayerIsAStageAnyway) {
   EXPECT_FALSE(are_by_layer({}, 1));
   EXPECT_EQ(partition::one_layer_each(1).bounds, (std::vector<std::int64_t>{0, 1}));

@@ -9,6 +9,10 @@
 namespace penstock::memory {
 namespace {
 
+using devices::KernelKind;
+
+constexpr std::int64_t kManyOperations = std::int64_t{1} << 60;
+
 LayersFile read(const std::string& text) {
   return read_layers(json::parse(
       std::make_shared<const json::Source>(json::Source{.name = "layers.json", .text = text})));
@@ -36,7 +40,10 @@ LayersFile file() {
                           .input_peak = 10,
                           .weight_peak = {.first = 11, .later = 12},
                           .backward_sent = 14,
-                          .backward_exchanges = 15};
+                          .backward_exchanges = 15,
+                          .forward_kernels = {{{KernelKind::Other, 17}, 1},
+                                              {{KernelKind::ShortProduct, kManyOperations}, 2}},
+                          .weight_kernels = {{{KernelKind::AttentionBackward, 18}, 3}}};
   return {.made_for = "a model",
           .model = {{.name = "h.0", .type = "Block", .parameters = 6}},
           .sample_bytes = 13,
@@ -56,6 +63,10 @@ TEST(LayersFile, ReadsWhatItWrites) {
   EXPECT_EQ(parameter.copies, 2);
   EXPECT_EQ(read_file.sizes[2].sharers, 2);
   EXPECT_EQ(read_file.sizes[2].memory.again[0].kept, 16);
+  const LayerMemory& layer = read_file.sizes[1].memory.layers[0];
+  EXPECT_EQ(layer.forward_kernels, file().sizes[1].memory.layers[0].forward_kernels);
+  EXPECT_EQ(layer.weight_kernels, file().sizes[1].memory.layers[0].weight_kernels);
+  EXPECT_EQ(layer.input_kernels, devices::Kernels());
   EXPECT_FALSE(parameter.is_trainable);
   EXPECT_EQ(read_file.sizes[1].memory.layers[0].weight_peak.later, 12);
   EXPECT_EQ(read_file.sizes[1].memory.loss.output, 5);

@@ -32,6 +32,8 @@ PARAMETERS = (
     + BLOCKS * (2 * HIDDEN**2 + 2 * HIDDEN * KEYS + 3 * HIDDEN * INNER + 2 * HIDDEN)
 )  # fmt: skip
 H100_PEAK = 989e12
+# So wide that kernels take longer than their launches.
+WIDE = {"hidden_size": 1024, "intermediate_size": 4096}
 
 
 @functools.cache
@@ -98,6 +100,51 @@ class Emulate(EmulateTest):
         self.assertEqual(short["kernels"], long["kernels"])
         self.assertAlmostEqual(long["products_s"] / short["products_s"], 4, places=4)
         self.assertAlmostEqual(long["attention_s"] / short["attention_s"], 16, places=4)
+
+    def test_layers_launch_what_their_formula_counts(self) -> None:
+        """Each block's products and attention, as `plan` takes them from the layers' shapes."""
+        self.penstock("memory", "llama.json", "--set", "launch.device=cuda", "--layers",
+                      "layers.json", "--tensor", "1,2")  # fmt: skip
+        for size in json.loads((self.folder / "layers.json").read_text())["sizes"]:
+            counted = sum(
+                amount * count
+                for layer in [*size["layers"], size["loss"]]
+                for step in ("forward_kernels", "backward_kernels")
+                for kind, amount, count in layer[step]
+                if kind != "other"
+            )
+            expected = operations() / MICROBATCHES / size["sharers"]
+            self.assertAlmostEqual(counted / expected, 1.0, places=6)
+            for layer in size["layers"][1:-2]:  # The halves are the whole, of the same products.
+                found = [
+                    sum(n * count for kind, n, count in layer[step] if kind != "other")
+                    for step in ("backward_kernels", "input_kernels", "weight_kernels")
+                ]
+                self.assertEqual(found[0], found[1] + found[2])
+
+    def test_a_plan_takes_as_long_as_the_emulated_step(self) -> None:
+        """Both price the same kernels and messages; a plan has less at the end of a step."""
+        self.write("model/config.json", json.dumps({**LLAMA, **WIDE}))
+        wide = ("--set", "model.sequence_length=4096",
+                "--set", "model.activation_checkpoint=selective")  # fmt: skip
+        words = ("--world", 4, "--device", "h100-sxm", "--zero", "1", "--no-recompute",
+                 "--microbatch-sizes", SAMPLES, "--top", "100", "--format", "json")  # fmt: skip
+        planned, emulated = {}, {}
+        for samples in (32, 64):
+            batch = ("--set", f"train_batch_size={samples}", *wide)
+            done = self.penstock("plan", "llama.json", *words, *batch)
+            for each in json.loads(done.out)["candidates"]:
+                if each["pipe"] == 1:
+                    planned[samples, each.get("tensor", 1)] = each["step"]
+            for tensor in (2, 4):
+                mesh = ("--hosts", "1x4", "--set", f"mesh.tensor={tensor}")
+                told = self.told("--set", "zero_optimization.stage=1", *mesh, *batch)
+                emulated[samples, tensor] = told["step_s"]
+        for tensor in (2, 4):
+            samples = [step[64, tensor] - step[32, tensor] for step in (planned, emulated)]
+            self.assertAlmostEqual(samples[0] / samples[1], 1.0, delta=0.02, msg=tensor)
+            whole = planned[64, tensor] / emulated[64, tensor]
+            self.assertAlmostEqual(whole, 1.0, delta=0.05, msg=tensor)
 
     def test_what_memory_tells_is_what_ranks_have(self) -> None:
         """Told by each layer's shapes and the plan; here all ranks go through a step."""

@@ -57,7 +57,7 @@ class Plan(PlannerTest):
         write_llama(self.folder / "m")
         model = {"type": "hugging_face", "path": "m", "weights": "random", "sequence_length": 32}
         self.write("gpt.json", json.dumps({**CONFIG, "model": model}))
-        planned = self.planned("--top", "400")["candidates"]
+        planned = self.planned("--top", "1000")["candidates"]
         self.assertEqual({each.get("tensor", 1) for each in planned}, {1, 2, 4})
         chosen = {}
         for number, each in enumerate(planned, 1):
@@ -66,7 +66,7 @@ class Plan(PlannerTest):
             self.assertEqual(each["parts"]["exchanges"] > 0, is_shared)
         for number, each in (chosen[0, 1, 4], chosen[0, 2, 2], chosen[3, 1, 2]):
             ask = ("plan", "gpt.json", "--world", "4", "--memory", "1GB", *DEVICE)
-            words = ("--top", "400", "--explain", number, "--write", "planned.json")
+            words = ("--top", "1000", "--explain", number, "--write", "planned.json")
             self.penstock(*ask, *words)
             told = json.loads(self.penstock("memory", "planned.json", "--json").out)
             self.assertEqual(told["tensor"], each["tensor"])

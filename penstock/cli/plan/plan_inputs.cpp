@@ -150,10 +150,17 @@ choose::Device speeds_of(const PlanInputs& inputs, const config::Config& config)
   if (const auto device = device_of(inputs)) {
     const bool is_short = config.bf16.enabled || config.fp16.enabled;
     speeds = {.flops = (is_short ? device->short_peak : device->float_peak) * device->product_share,
-              .bandwidth = device->memory_bytes_per_s * device->memory_share};
+              .bandwidth = device->memory_bytes_per_s * device->memory_share,
+              .kernels = device};
   }
   if (!inputs.flops.empty()) speeds.flops = speed(inputs.flops, "--flops");
   if (!inputs.bandwidth.empty()) speeds.bandwidth = speed(inputs.bandwidth, "--bandwidth");
+  if (auto& device = speeds.kernels) {  // What was given apart rules for its kernels, too.
+    if (!inputs.flops.empty()) {
+      device->float_peak = device->short_peak = speeds.flops / device->product_share;
+    }
+    device->memory_bytes_per_s = speeds.bandwidth / device->memory_share;
+  }
   return speeds;
 }
 

@@ -17,6 +17,15 @@ double parameter_bytes(const memory::LayerMemory& layer) {
 }
 
 LayerTimes on_device(const Device& device, const memory::LayerMemory& layer, double operations) {
+  if (device.kernels && !layer.forward_kernels.empty()) {
+    const auto seconds = [&](const devices::Kernels& pass) {
+      return devices::seconds_of(pass, *device.kernels);
+    };
+    return {.forward = seconds(layer.forward_kernels),
+            .backward = seconds(layer.backward_kernels),
+            .input = seconds(layer.input_kernels),
+            .weight = seconds(layer.weight_kernels)};
+  }
   const auto slower = [&](double work, double bytes) {
     return std::max(work / device.flops, bytes / device.bandwidth);
   };

@@ -4,15 +4,17 @@
 // operations and bytes of layers and a device's speed.  Knows no layout.
 // Units: seconds, bytes, operations (an addition or a multiplication) per second.
 // Source: a pass takes as long as the slower of its arithmetic and its memory traffic (the roofline
-// of Williams, Waterman and Patterson, 2009).
+// of Williams, Waterman and Patterson, 2009), or as its kernels do (devices/kernel.h).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "penstock/config/config.h"
 #include "penstock/partition/partition.h"
 #include "penstock/plan/choose/network.h"
+#include "penstock/plan/devices/device_model.h"
 #include "penstock/plan/memory/layers_file.h"
 #include "penstock/plan/simulate/costs.h"
 
@@ -33,9 +35,11 @@ struct LayerTimes {
   double saved_again = 0.0;  // Seconds, below 0, that such a backward does not exchange.
 };
 
+// `kernels` prices layers whose kernels are known; the rates price all others.
 struct Device {
   double flops = 0.0;  // Operations a second that a layer reaches, not the peak of a data sheet.
   double bandwidth = 0.0;  // Bytes a second of its memory.
+  std::optional<devices::DeviceModel> kernels = {};
 };
 
 // Operations of a forward on one rank, by layer: two for each element of a weight and position.

@@ -22,9 +22,8 @@ double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes) 
 
 double exchange_time(const LinkSpeed& link, std::int32_t ranks, std::int64_t sent,
                      std::int64_t exchanges) {
-  const double steps = std::bit_width(static_cast<std::uint32_t>(ranks) - 1);
   const double transfer = link.bandwidth ? static_cast<double>(sent) / *link.bandwidth : 0.0;
-  return static_cast<double>(exchanges) * steps * link.latency + transfer;
+  return static_cast<double>(exchanges) * (ranks - 1) * link.latency + transfer;
 }
 
 }  // namespace penstock::choose

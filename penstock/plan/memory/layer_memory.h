@@ -1,4 +1,4 @@
-// What one layer of the model does to a rank's memory, for one microbatch.
+// What one layer of the model does to a rank's memory, and launches, for one microbatch.
 //
 // probe/ measures it; stage_memory.h adds layers up.  Knows no stage, no schedule and no ranks.
 // Units: bytes, of tensors.  A peak is above what was there when the pass began: for a backward
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/partition/ownership.h"
+#include "penstock/plan/devices/kernel.h"
 
 namespace penstock::memory {
 
@@ -47,6 +48,12 @@ struct LayerMemory {
   std::int64_t forward_exchanges = 0;
   std::int64_t backward_sent = 0;
   std::int64_t backward_exchanges = 0;
+
+  // What each pass launches on a device, once the gradients are there; empty: nobody knows.
+  devices::Kernels forward_kernels;
+  devices::Kernels backward_kernels;
+  devices::Kernels input_kernels;
+  devices::Kernels weight_kernels;
 };
 
 // The memory of all layers for one size of microbatch, as one rank has them.

@@ -1,5 +1,6 @@
 #include "penstock/plan/memory/layers_file.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
@@ -49,6 +50,24 @@ struct PeakOf {
 constexpr std::array<PeakOf, 2> kPeaks = {
     {{"backward_peak", &LayerMemory::backward_peak}, {"weight_peak", &LayerMemory::weight_peak}}};
 
+struct KernelsOf {
+  const char* key;
+  devices::Kernels LayerMemory::* kernels;
+};
+constexpr std::array<KernelsOf, 4> kPasses = {{{"forward_kernels", &LayerMemory::forward_kernels},
+                                               {"backward_kernels", &LayerMemory::backward_kernels},
+                                               {"input_kernels", &LayerMemory::input_kernels},
+                                               {"weight_kernels", &LayerMemory::weight_kernels}}};
+
+// Names of kinds of kernels, in their order.
+constexpr std::array<std::string_view, 7> kKinds = {"product",
+                                                    "short_product",
+                                                    "attention",
+                                                    "short_attention",
+                                                    "attention_backward",
+                                                    "short_attention_backward",
+                                                    "other"};
+
 std::string_view text(bool flag) { return flag ? "true" : "false"; }
 
 std::string to_json(const Parameter& each) {
@@ -57,6 +76,16 @@ std::string to_json(const Parameter& each) {
              ", \"trainable\": ", text(each.is_trainable), ", \"tied\": ", text(each.is_tied),
              ", \"copies\": ", each.copies, ", \"sum_element_bytes\": ", each.sum_element_bytes,
              "}");
+}
+
+// [kind, operations or bytes, how often] of each.
+std::string to_json(const devices::Kernels& kernels) {
+  std::vector<std::string> all;
+  for (const auto& [kernel, count] : kernels) {
+    all.push_back(str("[\"", kKinds[static_cast<std::size_t>(kernel.kind)], "\", ", kernel.amount,
+                      ", ", count, "]"));
+  }
+  return str("[", join(all, ", "), "]");
 }
 
 std::string to_json(const LayerMemory& layer) {
@@ -70,6 +99,9 @@ std::string to_json(const LayerMemory& layer) {
   for (const PeakOf& each : kPeaks) {
     const PassPeak& peak = layer.*each.peak;
     members.push_back(str("\"", each.key, "\": [", peak.first, ", ", peak.later, "]"));
+  }
+  for (const KernelsOf& each : kPasses) {
+    members.push_back(str("\"", each.key, "\": ", to_json(layer.*each.kernels)));
   }
   std::vector<std::string> parameters;
   for (const Parameter& each : layer.parameters) parameters.push_back(to_json(each));
@@ -114,12 +146,12 @@ class Reader {
   const std::string& text(const char* key) const { return as<std::string>(key, "a text"); }
   const Value::Array& list(const char* key) const { return as<Value::Array>(key, "a list"); }
 
-  static std::int64_t number_of(const Value& value, const char* key) {
-    constexpr std::int64_t kMax = std::int64_t{1} << 50;  // Sums of them are no overflow.
+  // Sums of numbers up to 2^50 are no overflow.
+  static std::int64_t number_of(const Value& value, const char* key, int most = 50) {
     const auto* number = std::get_if<std::int64_t>(&value.data);
-    if (number == nullptr || *number < 0 || *number > kMax) {
-      refuse(value,
-             str(key, ": expected a whole number from 0 to 2^50, found ", json::found(value)));
+    if (number == nullptr || *number < 0 || *number > std::int64_t{1} << most) {
+      refuse(value, str(key, ": expected a whole number from 0 to 2^", most, ", found ",
+                        json::found(value)));
     }
     return *number;
   }
@@ -157,12 +189,32 @@ PassPeak read_peak(const Reader& reader, const char* key) {
   return {.first = Reader::number_of(list[0], key), .later = Reader::number_of(list[1], key)};
 }
 
+devices::Kernels read_kernels(const Reader& reader, const char* key) {
+  constexpr int kMostOperations = 62;  // They are added up in floating point.
+  devices::Kernels kernels;
+  for (const Value& each : reader.list(key)) {
+    const auto* const parts = std::get_if<Value::Array>(&each.data);
+    const auto* const name = parts != nullptr && parts->size() == 3
+                                 ? std::get_if<std::string>(&parts->front().data)
+                                 : nullptr;
+    const auto* const kind = name != nullptr ? std::ranges::find(kKinds, *name) : kKinds.end();
+    if (kind == kKinds.end()) {
+      refuse(each, str(key, ": expected a kind (", join(kKinds, ", "), ") and two numbers"));
+    }
+    kernels[{.kind = static_cast<devices::KernelKind>(kind - kKinds.begin()),
+             .amount = Reader::number_of((*parts)[1], key, kMostOperations)}] +=
+        Reader::number_of((*parts)[2], key);
+  }
+  return kernels;
+}
+
 LayerMemory read_layer(const Value& value) {
   const Reader reader(value);
   LayerMemory layer;
   for (const NumberOf& each : kNumbers) layer.*each.number = reader.number(each.key);
   for (const FlagOf& each : kFlags) layer.*each.flag = reader.flag(each.key);
   for (const PeakOf& each : kPeaks) layer.*each.peak = read_peak(reader, each.key);
+  for (const KernelsOf& each : kPasses) layer.*each.kernels = read_kernels(reader, each.key);
   for (const Value& each : reader.list("parameters")) {
     layer.parameters.push_back(read_parameter(each));
   }

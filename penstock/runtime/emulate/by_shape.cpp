@@ -22,6 +22,7 @@ class DeviceMeter final : public probe::Meter {
   std::int64_t now() const override { return rank_of(kOnly).live_bytes() - start_; }
   std::int64_t peak() const override { return rank_of(kOnly).peak_bytes() - start_; }
   void reset_peak() override { rank_of(kOnly).forget_peak(); }
+  devices::Kernels take_kernels() override { return rank_of(kOnly).take_kernels(); }
 
  private:
   std::optional<nn::HostKernels> host_;

@@ -1,7 +1,7 @@
 // A place in which layers run by their shapes alone: nothing is computed and nothing takes memory.
 //
-// A probe runs layers there (probe/layer_probe.h), and counts what they would take.  It is a
-// virtual device whose memory has no end.
+// A probe runs layers there (probe/layer_probe.h), and counts what they would take and launch.  It
+// is a virtual device whose memory has no end.
 #pragma once
 #include <cstdint>
 

@@ -33,8 +33,8 @@ using torch::jit::Stack;
 // Kernels of attention, as torch numbers them.
 enum class Attention : std::int64_t { Plain = 0, Flash = 1, Efficient = 2 };
 
-void charge(c10::DeviceIndex device, const Price& price) {
-  rank_of(device).launch(current_stream(device), price.work, price.seconds, price.flops);
+void charge(c10::DeviceIndex device, const Kernel& kernel) {
+  rank_of(device).launch(current_stream(device), kernel);
 }
 
 void own(const std::vector<at::Tensor>& tensors, const std::string& name) {
@@ -60,7 +60,7 @@ void finish(const OperatorHandle& op, const std::vector<at::Tensor>& reads,
             const std::vector<at::Tensor>& writes) {
   const c10::DeviceIndex device = (reads.empty() ? writes : reads).front().device().index();
   own(writes, op.schema().name());
-  charge(device, price_of(op.schema().name(), reads, writes, rank_of(device).device()));
+  charge(device, kernel_of(op.schema().name(), reads, writes));
 }
 
 at::Tensor like(const at::Tensor& tensor) {
@@ -84,7 +84,7 @@ void on_virtual(const OperatorHandle& op, Stack* stack) {
   if (is_view) return;
   touched.writes.insert(touched.writes.end(), made.begin(), made.end());
   own(touched.writes, name);
-  charge(device, price_of(name, touched.reads, touched.writes, rank_of(device).device()));
+  charge(device, kernel_of(name, touched.reads, touched.writes));
 }
 
 // What has the shape of its argument, and no kernel for meta tensors.
@@ -183,8 +183,7 @@ void charge_attention(const OperatorHandle& op, const Stack& stack, std::size_t 
   const auto is_causal = static_cast<std::size_t>(*op.schema().argumentIndexWithName("is_causal"));
   const at::Tensor of = tensor(op, stack, queries), keys = tensor(op, stack, queries + 1);
   const c10::DeviceIndex device = of.device().index();
-  charge(device, price_of_attention(of, keys, value(op, stack, is_causal).toBool(), is_backward,
-                                    rank_of(device).device()));
+  charge(device, kernel_of_attention(of, keys, value(op, stack, is_causal).toBool(), is_backward));
 }
 
 void attention(const OperatorHandle& op, Stack* stack) {
@@ -249,7 +248,7 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) 
   if (to.device() == from.device() || (!to.is_cpu() && !from.is_cpu())) {
     const c10::DeviceIndex device = to.device().index();
     own({to}, "aten::copy_");
-    charge(device, price_of("aten::copy_", {from}, {to}, rank_of(device).device()));
+    charge(device, kernel_of("aten::copy_", {from}, {to}));
   } else if (to.is_cpu()) {
     rank_of(from.device().index()).copy_out(static_cast<std::int64_t>(from.nbytes()));
     to.zero_();

@@ -1,30 +1,26 @@
-// What a kernel costs: its kind of work, operations and seconds, by the shapes of its tensors.
+// What a kernel is (plan/devices/kernel.h), by its operator and the shapes of its tensors.
 //
-// Products are priced by their operations, all else by the bytes that it reads and writes once.
+// Operators ask it for what they launch.  Knows no device and no seconds.
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <string_view>
 #include <vector>
 
-#include "penstock/runtime/emulate/virtual_rank.h"
+#include "penstock/plan/devices/kernel.h"
 
 namespace penstock::emulate {
 
-struct Price {
-  Work work = Work::Other;
-  double seconds = 0;
-  double flops = 0;
-};
+using devices::Kernel;
+using devices::KernelKind;
 
-// Price of an operator by name, "aten::mm", with the tensors that it reads and writes.
-Price price_of(std::string_view name, const std::vector<at::Tensor>& reads,
-               const std::vector<at::Tensor>& writes, const devices::DeviceModel& device);
+// Kernel of an operator by name, "aten::mm", with the tensors that it reads and writes.
+Kernel kernel_of(std::string_view name, const std::vector<at::Tensor>& reads,
+                 const std::vector<at::Tensor>& writes);
 
-// Price of attention with these queries and keys, forward or backward; causal attention has half of
-// the operations.
-Price price_of_attention(const at::Tensor& queries, const at::Tensor& keys, bool is_causal,
-                         bool is_backward, const devices::DeviceModel& device);
+// Attention with these queries and keys, forward or backward; causal attention has half of the
+// operations.
+Kernel kernel_of_attention(const at::Tensor& queries, const at::Tensor& keys, bool is_causal,
+                           bool is_backward);
 
 }  // namespace penstock::emulate

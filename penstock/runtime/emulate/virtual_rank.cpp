@@ -17,6 +17,13 @@ constexpr std::int64_t kCompute = 0;  // The stream on which torch launches what
 
 std::int64_t in_blocks(std::int64_t bytes) { return round_up(bytes, kMemoryBlock); }
 
+Work work_of(devices::KernelKind kind) {
+  using devices::KernelKind;
+  if (kind == KernelKind::Other) return Work::Other;
+  const bool is_product = kind == KernelKind::Product || kind == KernelKind::ShortProduct;
+  return is_product ? Work::Products : Work::Attention;
+}
+
 }  // namespace
 
 Ledger Ledger::operator-(const Ledger& before) const {
@@ -41,15 +48,22 @@ Ledger Ledger::operator-(const Ledger& before) const {
   return all;
 }
 
-void VirtualRank::launch(std::int64_t stream, Work work, double seconds, double flops) {
+void VirtualRank::launch(std::int64_t stream, const devices::Kernel& kernel) {
   const std::lock_guard lock(mutex_);
   host_s_ += device_.launch_s;
-  const double took = std::max(seconds, device_.kernel_s);
+  const double took = devices::seconds_of(kernel, device_);
   streams_[stream] = begin(stream) + took;
+  const Work work = work_of(kernel.kind);
   const auto kind = static_cast<std::size_t>(work);
   ledger_.kernel_s[kind] += took;
   ++ledger_.kernels[kind];
-  ledger_.product_flops += flops;
+  if (work != Work::Other) ledger_.product_flops += static_cast<double>(kernel.amount);
+  if (counted_) ++(*counted_)[kernel];
+}
+
+devices::Kernels VirtualRank::take_kernels() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(counted_, devices::Kernels()).value_or(devices::Kernels());
 }
 
 double VirtualRank::begin(std::int64_t stream) {

@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "penstock/plan/devices/device_model.h"
+#include "penstock/plan/devices/kernel.h"
 
 namespace penstock::emulate {
 
@@ -53,8 +55,9 @@ class VirtualRank {
 
   const devices::DeviceModel& device() const { return device_; }
 
-  // A kernel of so many seconds on a stream.
-  void launch(std::int64_t stream, Work work, double seconds, double flops = 0);
+  void launch(std::int64_t stream, const devices::Kernel& kernel);
+  // Counts kernels from now on, and gives those that were launched since it was last asked.
+  devices::Kernels take_kernels();
   // The host reads a scalar, or copies between the device and its memory: it waits for all streams.
   void read_scalar();
   void copy_out(std::int64_t bytes);
@@ -98,6 +101,7 @@ class VirtualRank {
   double waited_for_ranks_s_ = 0;           // Waits of the host since it has launched something.
   std::map<std::int64_t, double> streams_;  // When each is done.
   Ledger ledger_;
+  std::optional<devices::Kernels> counted_;
   Memory memory_;
 };
 

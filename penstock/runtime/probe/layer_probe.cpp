@@ -146,6 +146,7 @@ class Probe {
     run.start = begin();
     const Sent before = work_.sent();
     run.outputs = work_.with_graph(run.inputs, graphs_, run.kept);
+    memory_.forward_kernels = meter_->take_kernels();
     note_sent(before, memory_.forward_sent, memory_.forward_exchanges);
     memory_.forward_peak = meter_->peak() - run.start;
     memory_.keeps_input = is_held(run.inputs, run.leaves());
@@ -180,6 +181,7 @@ class Probe {
       gradients = stage::begin_backward(run.kept, k, std::move(gradients));
       gradients = stage::backward(parts[k].outputs, gradients, parts[k].leaves);
     }
+    memory_.backward_kernels = meter_->take_kernels();
     (first ? memory_.backward_peak.first : memory_.backward_peak.later) = meter_->peak() - start;
     memory_.input_gradient = bytes_of(gradients);
     note_sent(before, memory_.backward_sent, memory_.backward_exchanges);
@@ -201,6 +203,7 @@ class Probe {
       parts[k] = {.weights = std::move(split.weights)};
       gradients = std::move(split.input_gradients);
     }
+    memory_.input_kernels = meter_->take_kernels();
     memory_.input_peak = meter_->peak() - start;
     memory_.half_keeps_input = is_held(run.inputs);
     memory_.half_keeps_gradient = is_held(given);
@@ -208,6 +211,7 @@ class Probe {
         meter_->now() - (run.start - handed_over) - bytes_of(given) - bytes_of(gradients, given);
     start = begin();
     for (; !parts.empty(); parts.pop_back()) parts.back().weights.run();
+    memory_.weight_kernels = meter_->take_kernels();
     (first ? memory_.weight_peak.first : memory_.weight_peak.later) = meter_->peak() - start;
   }
 
@@ -234,6 +238,7 @@ class Probe {
 
   std::int64_t begin() {
     meter_->reset_peak();
+    meter_->take_kernels();
     return meter_->now();
   }
 

@@ -1,9 +1,11 @@
-// Counts the bytes of tensors that are there, and the most that were at one time.
+// Counts the bytes of tensors that are there, the most that were at one time, and kernels.
 //
 // The probe asks one.  Which memory it is of, and who gives that out, its class says.
 // Units: bytes.
 #pragma once
 #include <cstdint>
+
+#include "penstock/plan/devices/kernel.h"
 
 namespace penstock::probe {
 
@@ -15,6 +17,8 @@ class Meter {
   virtual std::int64_t peak() const = 0;
   // Makes the peak that of what comes.
   virtual void reset_peak() = 0;
+  // Kernels since the last call; none where nobody knows them.
+  virtual devices::Kernels take_kernels() { return {}; }
 };
 
 }  // namespace penstock::probe
