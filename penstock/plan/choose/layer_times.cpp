@@ -111,7 +111,7 @@ void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
                    std::vector<LayerTimes>& times) {
   if (size.sharers == 1) return;
   const auto seconds = [&](std::int64_t bytes, std::int64_t exchanges) {
-    return exchange_time(link, static_cast<std::int32_t>(size.sharers), bytes, exchanges);
+    return exchange_time(link, bytes, exchanges);
   };
   // `again`: the seconds of making the graph again and of its backward.
   const auto add = [](double forward, double backward, double again, LayerTimes& each) {

@@ -20,10 +20,9 @@ double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes) 
   return steps * link.latency + transfer;
 }
 
-double exchange_time(const LinkSpeed& link, std::int32_t ranks, std::int64_t sent,
-                     std::int64_t exchanges) {
+double exchange_time(const LinkSpeed& link, std::int64_t sent, std::int64_t exchanges) {
   const double transfer = link.bandwidth ? static_cast<double>(sent) / *link.bandwidth : 0.0;
-  return static_cast<double>(exchanges) * (ranks - 1) * link.latency + transfer;
+  return static_cast<double>(exchanges) * link.latency + transfer;
 }
 
 }  // namespace penstock::choose

@@ -37,9 +37,8 @@ struct Network {
 // each.
 double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes);
 
-// Seconds of some exchanges between ranks, in which each of them sends so many bytes in all: a
-// message from every other rank, one after the other.
-double exchange_time(const LinkSpeed& link, std::int32_t ranks, std::int64_t sent,
-                     std::int64_t exchanges);
+// Seconds of some exchanges between ranks, in which each of them sends so many bytes in all.  The
+// messages of one travel together, and share the link.
+double exchange_time(const LinkSpeed& link, std::int64_t sent, std::int64_t exchanges);
 
 }  // namespace penstock::choose
