@@ -20,9 +20,17 @@ std::vector<Finding> run_pieces(const std::vector<Work>& work) {
   const std::size_t cores =
       std::min({kPieces, work.size(), std::size_t{std::thread::hardware_concurrency()}});
   std::vector<std::thread> threads;
-  for (std::size_t i = 1; i < cores; ++i) threads.push_back(start_background_thread(run));
-  run();
-  for (std::thread& thread : threads) thread.join();
+  const auto join_all = [&] {
+    for (std::thread& thread : threads) thread.join();
+  };
+  try {
+    for (std::size_t i = 1; i < cores; ++i) threads.push_back(start_background_thread(run));
+    run();
+  } catch (...) {
+    join_all();
+    throw;
+  }
+  join_all();
   return findings;
 }
 

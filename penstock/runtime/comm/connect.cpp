@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -216,33 +217,39 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
   std::condition_variable changed;
   std::exception_ptr first_error;
   std::int32_t finished = 0;
-  std::vector<std::thread> threads;
-  for (std::int32_t rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      at::set_num_threads(1);
-      // Goes last: its end is an error for its peers, and not the first.
-      std::unique_ptr<Communicator> communicator;
-      try {
-        communicator = make_world(store, Rank(rank), world_size, "127.0.0.1", transport, deadline);
-        body(*communicator);
-        communicator->leave();
-        // Connections close with the communicator: not before the others are done.
-        std::unique_lock lock(mutex);
-        ++finished;
+  const auto run_rank = [&](std::int32_t rank) {
+    at::set_num_threads(1);
+    // Goes last: its end is an error for its peers, and not the first.
+    std::unique_ptr<Communicator> communicator;
+    try {
+      communicator = make_world(store, Rank(rank), world_size, "127.0.0.1", transport, deadline);
+      body(*communicator);
+      communicator->leave();
+      // Connections close with the communicator: not before the others are done.
+      std::unique_lock lock(mutex);
+      ++finished;
+      changed.notify_all();
+      changed.wait(lock, [&] { return finished == world_size || first_error; });
+    } catch (...) {
+      const std::string text = handled_text();
+      {
+        const std::lock_guard lock(mutex);
+        if (!first_error) first_error = std::current_exception();
         changed.notify_all();
-        changed.wait(lock, [&] { return finished == world_size || first_error; });
-      } catch (...) {
-        const std::string text = handled_text();
-        {
-          const std::lock_guard lock(mutex);
-          if (!first_error) first_error = std::current_exception();
-          changed.notify_all();
-        }
-        if (communicator) communicator->fail_with(text);
       }
-    });
+      if (communicator) communicator->fail_with(text);
+    }
+  };
+  std::vector<std::jthread> threads;  // Joined also where one cannot be started.
+  for (std::int32_t rank = 0; rank < world_size; ++rank) {
+    try {
+      threads.emplace_back(run_rank, rank);
+    } catch (const std::system_error& error) {
+      throw CommError(str("rank ", rank, " of ", world_size,
+                          ": cannot start its thread: ", error.code().message()));
+    }
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();
   if (first_error) std::rethrow_exception(first_error);
 }
 
