@@ -170,9 +170,10 @@ def check_absent_ranks_of_a_meeting(group):
     else:
         with pytest.raises(CommError) as caught:
             step(schedule)
-        assert "rank 0 is in penstock.checkpoint.save(), rank 1 is in schedule.step()" in str(
-            caught.value
-        )
+        # Both wait for two seconds: whose end first, all hear from.
+        where = "rank 0 is in penstock.checkpoint.save(), rank 1 is in schedule.step()"
+        other = "to come to penstock.checkpoint.save(), which is a call for all ranks"
+        assert where in str(caught.value) or other in str(caught.value), caught.value
 
 
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
