@@ -33,8 +33,7 @@ at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) 
 class DecoderEmbedding : public DecoderLayer {
  public:
   DecoderEmbedding(const DecoderOptions& options, const Making& making)
-      : document_end_(options.document_end),
-        equal_shares_(making.blocks ? making.share.of : 1) {
+      : document_end_(options.document_end), equal_shares_(making.blocks ? making.share.of : 1) {
     const auto table = [&](RowsOf what, std::int64_t rows) {
       return std::make_shared<TableOfRows>(making, what, rows, options.hidden);
     };
