@@ -43,10 +43,7 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
       train::partition_of(model.layers, schedule.schedule().stages, options.partition);
   std::vector<lower::StageExchanges> stages;
   if (mesh[mesh::Axis::Tensor] > 1) {
-    train::check_shared_layers(model.layers, model.loss);
-    if (config.numerics.invariant) {
-      train::check_invariant_sums(options, model.layers, model.loss);
-    }
+    train::check_shared_layers(options, model.layers, model.loss);
     train::check_shares(model.layers, mesh[mesh::Axis::Tensor], train::blocks_of_layers(options));
     stages = train::exchanges_of_stages(model.layers, model.loss, partition, options.checkpointing,
                                         options.sums);

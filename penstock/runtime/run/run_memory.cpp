@@ -25,10 +25,7 @@ void check_shared(const train::TrainerOptions& options, const std::vector<nn::La
                   const nn::Loss& loss, const verify::VerifiedSchedule& schedule,
                   const partition::Partition& partition) {
   if (options.mesh.size(mesh::Role::SharedWeights) == 1) return;
-  train::check_shared_layers(model, loss);
-  if (options.sums == train::GradientSums::Invariant) {
-    train::check_invariant_sums(options, model, loss);
-  }
+  train::check_shared_layers(options, model, loss);
   train::prove_exchanges(
       schedule,
       train::exchanges_of_stages(model, loss, partition, options.checkpointing, options.sums),

@@ -155,32 +155,6 @@ bool sums_gradients(const std::vector<nn::LayerSpec>& model, std::int64_t first,
   });
 }
 
-}  // namespace
-
-void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss& loss) {
-  Problems problems;
-  Walk walk(problems);
-  const std::int64_t in_line = nn::layers_in_line(model);
-  for (std::int64_t i = 0; i < in_line; ++i) walk.run(model[static_cast<std::size_t>(i)]);
-  if (!walk.has_pieces()) {
-    throw ConfigError(
-        "mesh.tensor is above 1, and no layer of the model can be shared: none has "
-        "pieces",
-        {"nn::gpt_layers() and nn::decoder_layers() have them; for your own see nn::LayerInPieces "
-         "(penstock/nn/shared.h)"});
-  }
-  if (loss) check_loss(loss, walk, problems);
-  if (problems.empty()) return;
-  throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
-}
-
-std::optional<std::int64_t> blocks_of_layers(const TrainerOptions& options) {
-  const std::int64_t ranks = options.mesh[mesh::Axis::Tensor];
-  const bool are_invariant = options.sums == GradientSums::Invariant;
-  if (!are_invariant || options.precision.is_short() || !options.device.is_cpu()) return {};
-  return std::max<std::int64_t>(1, exchange::kBlocks / ranks);
-}
-
 void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                           const nn::Loss& loss) {
   const std::int64_t ranks = options.mesh[mesh::Axis::Tensor];
@@ -221,6 +195,39 @@ void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::L
   }
   if (problems.empty()) return;
   throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
+}
+
+}  // namespace
+
+void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss& loss) {
+  Problems problems;
+  Walk walk(problems);
+  const std::int64_t in_line = nn::layers_in_line(model);
+  for (std::int64_t i = 0; i < in_line; ++i) walk.run(model[static_cast<std::size_t>(i)]);
+  if (!walk.has_pieces()) {
+    throw ConfigError(
+        "mesh.tensor is above 1, and no layer of the model can be shared: none has "
+        "pieces",
+        {"nn::gpt_layers() and nn::decoder_layers() have them; for your own see nn::LayerInPieces "
+         "(penstock/nn/shared.h)"});
+  }
+  if (loss) check_loss(loss, walk, problems);
+  if (problems.empty()) return;
+  throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
+}
+
+void check_shared_layers(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
+                         const nn::Loss& loss) {
+  if (options.mesh[mesh::Axis::Tensor] == 1) return;
+  check_shared_layers(model, loss);
+  if (options.sums == GradientSums::Invariant) check_invariant_sums(options, model, loss);
+}
+
+std::optional<std::int64_t> blocks_of_layers(const TrainerOptions& options) {
+  const std::int64_t ranks = options.mesh[mesh::Axis::Tensor];
+  const bool are_invariant = options.sums == GradientSums::Invariant;
+  if (!are_invariant || options.precision.is_short() || !options.device.is_cpu()) return {};
+  return std::max<std::int64_t>(1, exchange::kBlocks / ranks);
 }
 
 nn::Loss loss_in_blocks(nn::Loss loss) {

@@ -21,16 +21,16 @@ namespace penstock::train {
 // Throws: ConfigError that lists what is wrong, by layer; one for a model no layer of which has
 // pieces, so that nothing would be shared.
 void check_shared_layers(const std::vector<nn::LayerSpec>& model, const nn::Loss& loss);
+// The same for ranks with these options; nothing is wrong where each has whole layers.
+// Throws: the same; where sums are invariant, ConfigError that lists why ranks which share layers
+// could not have the bits of one rank.  Whether widths fit, layers say when they are made.
+void check_shared_layers(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
+                         const nn::Loss& loss);
 
 // The blocks of a rank in which its layers add what ranks share, for sums that are invariant;
 // absent: sums are not, or not within layers: short types and devices have the bits of one rank
 // alone.
 std::optional<std::int64_t> blocks_of_layers(const TrainerOptions& options);
-
-// Throws: ConfigError that lists why ranks which share the model's layers could not have the bits
-// of one rank.  Whether their widths fit, layers say when they are made.
-void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
-                          const nn::Loss& loss);
 
 // The loss of a rank that has whole layers, for sums that are invariant: that of ranks which share
 // them, if it has pieces.

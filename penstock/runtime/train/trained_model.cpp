@@ -57,10 +57,7 @@ void check_sharing(const TrainerOptions& options, const std::vector<nn::LayerSpe
     throw ConfigError(str("mesh.context = ", context, ": context parallelism is not there yet"),
                       {"take 1, or mesh.tensor"});
   }
-  const std::int32_t tensor = options.mesh[mesh::Axis::Tensor];
-  if (tensor == 1) return;
-  check_shared_layers(layers, loss);
-  if (options.sums == GradientSums::Invariant) check_invariant_sums(options, layers, loss);
+  check_shared_layers(options, layers, loss);
 }
 
 // Collective over all ranks, which have the same of everything afterwards.  Layers may have to be
