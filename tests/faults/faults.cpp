@@ -39,6 +39,7 @@
 #include "penstock/nn/shared.h"
 #include "penstock/runtime/nn/mlp.h"
 #include "penstock/train/trainer.h"
+#include "tests/support/column_then_row.h"
 
 namespace {
 
@@ -168,17 +169,7 @@ class SharedLayer : public nn::LayerInPieces {
     return x[0] + out_->add_bias(x[1]);
   }
   static nn::LayerSpec spec(const std::string& name) {
-    using exchange::kInvariant, exchange::kPartial, exchange::kReplicated;
-    return nn::layer_in_pieces<SharedLayer>(
-        name,
-        {{.takes = {kInvariant},
-          .gives = {kInvariant, kInvariant},
-          .behind = {{.value = 1, .before = kInvariant, .after = kReplicated}}},
-         {.takes = {kInvariant, kReplicated},
-          .gives = {kInvariant, kPartial},
-          .behind = {{.value = 1, .before = kPartial, .after = kInvariant}},
-          .parameters = {"in.weight", "in.bias", "out.weight"}},
-         {.takes = {kInvariant, kInvariant}, .gives = {kInvariant}, .parameters = {"out.bias"}}});
+    return nn::layer_in_pieces<SharedLayer>(name, testing_support::column_then_row());
   }
 
  private:

@@ -15,6 +15,7 @@
 #include "penstock/nn/shared.h"
 #include "penstock/nn/token_loss.h"
 #include "penstock/saving/checkpoints.h"
+#include "tests/support/column_then_row.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
@@ -296,16 +297,7 @@ class Mlp : public nn::LayerInPieces {
 };
 
 std::vector<nn::LayerSpec> mlps(std::int64_t hidden, exchange::Sums sums) {
-  using namespace exchange;
-  const Pieces pieces = {
-      {.takes = {kInvariant},
-       .gives = {kInvariant, kInvariant},
-       .behind = {{.value = 1, .before = kInvariant, .after = kReplicated}}},
-      {.takes = {kInvariant, kReplicated},
-       .gives = {kInvariant, kPartial},
-       .behind = {{.value = 1, .before = kPartial, .after = kInvariant}},
-       .parameters = {"in.weight", "in.bias", "out.weight"}},
-      {.takes = {kInvariant, kInvariant}, .gives = {kInvariant}, .parameters = {"out.bias"}}};
+  const exchange::Pieces pieces = testing_support::column_then_row();
   std::vector<nn::LayerSpec> layers = {nn::layer<torch::nn::Linear>("first", 5, 24)};
   for (int i = 0; i < 2; ++i) {
     layers.push_back(nn::layer_in_pieces<Mlp>(str("mlp ", i), pieces, std::int64_t{24}, hidden));

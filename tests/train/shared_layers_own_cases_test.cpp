@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/runtime/nn/dropout.h"
+#include "tests/support/column_then_row.h"
 #include "tests/train/own_layers.h"
 
 namespace penstock::train {
@@ -219,16 +220,7 @@ class Dropping : public nn::LayerInPieces {
 };
 
 nn::LayerSpec dropping(const std::string& name) {
-  return nn::layer_in_pieces<Dropping>(
-      name,
-      {{.takes = {kInvariant},
-        .gives = {kInvariant, kInvariant},
-        .behind = {{.value = 1, .before = kInvariant, .after = kReplicated}}},
-       {.takes = {kInvariant, kReplicated},
-        .gives = {kInvariant, kPartial},
-        .behind = {{.value = 1, .before = kPartial, .after = kInvariant}},
-        .parameters = kCutParameters},
-       {.takes = {kInvariant, kInvariant}, .gives = {kInvariant}, .parameters = {"out.bias"}}});
+  return nn::layer_in_pieces<Dropping>(name, testing_support::column_then_row());
 }
 
 TEST(SharedLayersCases, DropoutIsThatOfOneProcessOnAnyNumberOfRanksAndOtherOnEachReplica) {
