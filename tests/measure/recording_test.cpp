@@ -58,16 +58,42 @@ TEST(Recording, RanksThatShareLayersHaveAColumn) {
   EXPECT_EQ(to_text(recording), text);
 }
 
-TEST(Recording, ExchangesHaveAColumnIfThereAreAny) {
-  Recording recording = parse_recording(kSmall, "t.csv");
-  recording.events[0].exchanged_ns = recording.events[0].end_ns - recording.events[0].start_ns;
-  const std::string text = to_text(recording);
-  EXPECT_NE(text.find("end_ns,bytes,exchanged_ns\n"), std::string::npos) << text;
-  EXPECT_EQ(parse_recording(text, "t.csv"), recording);
-  recording.events[0].exchanged_ns += 1;
-  const std::string too_long = to_text(recording);
-  const std::string message = message_of([&] { parse_recording(too_long, "t.csv"); });
-  EXPECT_NE(message.find("expected a time within the event"), std::string::npos) << message;
+const std::string kExchanges =
+    "# exchanges\n"
+    "step,rank,start_ns,begun_ns,awaited_ns,end_ns,exchange\n"
+    "1,0,5,6,20,25,the all-gather behind piece 0 of layer \"a, b\"\n"
+    "1,0,10,12,12,30,the sum\n"
+    "1,1,5,5,5,99,the sum\n"
+    "# 6 events, 3 exchanges\n";
+
+TEST(Recording, ExchangesHaveATableIfThereAreAny) {
+  const std::string text = with("# 6 events\n", kExchanges);
+  const Recording recording = parse_recording(text, "t.csv");
+  EXPECT_EQ(to_text(recording), text);
+  ASSERT_EQ(recording.exchanges.size(), 3U);
+  EXPECT_EQ(recording.exchanges[0].name, "the all-gather behind piece 0 of layer \"a, b\"");
+  EXPECT_EQ(recording.exchanges[0].awaited_ns, 20);
+  EXPECT_EQ(exchanges_of(recording, Rank(0), 1).size(), 2U);
+  EXPECT_EQ(exchanges_of(recording, Rank(1), 1).size(), 1U);
+  EXPECT_TRUE(exchanges_of(recording, Rank(0), 2).empty());
+}
+
+TEST(Recording, ErrorsOfExchangesNameTheLine) {
+  const auto expect = [](const std::string& from, const std::string& to, const std::string& part) {
+    std::string exchanges = kExchanges;
+    exchanges.replace(exchanges.find(from), from.size(), to);
+    const std::string message = refusal_of(with("# 6 events\n", exchanges));
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect("1,0,5,6", "1,0,6,5", "t.csv:15: expected a time not before the one ahead, found \"5\"");
+  expect("99,the sum", "99,", "expected the name of an exchange");
+  expect("99,the sum", "99", "t.csv:17: expected 7 values");
+  expect("99,the sum", "100,the sum", "expected an exchange within what rank 1 recorded of step 1");
+  expect("1,1,5", "2,1,5", "expected an exchange within what rank 1 recorded of step 2");
+  expect("30,the sum", "24,the sum", "expected the exchanges of a rank as they ended");
+  expect("1,1,5", "1,0,5", "within what rank 0 recorded");
+  expect("3 exchanges", "2 exchanges", "expected \"# 6 events, 3 exchanges\", found");
+  expect("1,0,10", "0,0,10", "expected a step, found \"0\"");
 }
 
 TEST(Recording, EveryScheduleComesBackFromItsText) {
@@ -122,8 +148,8 @@ TEST(Recording, ErrorsNameTheLineAndWhatWasExpected) {
   expect("0SEND_F0,50,", "0SEND_F0,49,", "t.csv:8: 0SEND_F0 starts before 0F0");
   expect("2,0,0F0,80", "1,1,0F0,80", "t.csv:12: 1F0 starts before 0F0");
   expect("1,1,1F0", "1,0,1F0", "expected events by rank, then by step");
-  expect("# 6 events", "# 7 events", "has 6 events, its last line counts \"7\"");
-  expect("# 6 events", "# 6 actions", "t.csv:13: expected \"# N events\"");
+  expect("# 6 events", "# 7 events", "t.csv:13: expected \"# 6 events\", found \"# 7 events\"");
+  expect("# 6 events", "# exchanges\n# 6 events", "expected \"step,rank,start_ns,");
   expect("# 6 events\n", "# 6 events\n1", "expected the end of the file");
   expect("pipe 1 data 0", "pipe 0 data 0", "2 ranks are no grid of pipe(1) x data(1)");
   expect("pipe 1 data 0", "pipe 1 data 1", "2 ranks are no grid");

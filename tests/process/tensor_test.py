@@ -300,6 +300,27 @@ class Evaluated(TensorTest):
         self.assertLess(one["loss"], math.log(256) + 1.5)
 
 
+class Recorded(TensorTest):
+    def test_a_timeline_and_its_report_have_the_exchanges(self) -> None:
+        config = self.llama("2x1x2", run={"steps": 2, "timeline_steps": 2})
+        run = self.trained(config, "run")
+        head, _, exchanges = (run / "timeline.csv").read_text().partition("# exchanges\n")
+        self.assertIn("# rank 3 pipe 1 data 0 tensor 1 ", head)
+        rows = [line.split(",", 6) for line in exchanges.splitlines()[1:-1]]
+        for rank in range(4):
+            in_step = [row for row in rows if row[:2] == ["2", str(rank)]]
+            ahead = [row for row in in_step if int(row[4]) - int(row[3]) > 0]
+            self.assertGreater(len(ahead), 0, rank)
+            names = {row[6] for row in in_step}
+            block = "model.layers.0" if rank < 2 else "model.layers.1"
+            self.assertIn(f'the all-gather behind piece 0 of layer "{block}"', names)
+        page = self.folder / "page.html"
+        report = self.run_words(PENSTOCK, "report", run, "--output", page)
+        self.assert_code(report, 0)
+        self.assertRegex(report.out, r"rank 0: the [a-z-]+ behind piece \d of layer ")
+        self.assertIn('"name":"exchanges"', page.read_text())
+
+
 class Hanging(TensorTest):
     """A rank stops within a step: who waits for it says in which exchange."""
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "penstock/core/text.h"
 #include "penstock/plan/render/simulated_timeline.h"
 #include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/schedule/generators/generators.h"
@@ -68,6 +69,38 @@ TEST(MeasuredTimeline, WhatIsLeftToReduceHasALaneWithSeveralReplicas) {
   ASSERT_EQ(lanes[2].bars.size(), 1U);
   EXPECT_EQ(lanes[2].bars[0].start, 3);
   EXPECT_EQ(lanes[2].bars[0].end, 4);
+}
+
+TEST(MeasuredTimeline, ExchangesAreBesideWhatAskedForThem) {
+  const auto schedule = verify::VerifiedSchedule::from(schedule::parse_csv("0F0,0B0\n", "one"));
+  measure::Recording recording =
+      testing_support::recording_of(schedule, {.forward = 4, .input = 4, .weight = 4});
+  const auto add = [&](const std::string& name, std::int64_t start, std::int64_t end) {
+    recording.exchanges.push_back({.step = 1,
+                                   .name = name,
+                                   .start_ns = start * 1'000'000,
+                                   .begun_ns = start * 1'000'000 + 1,
+                                   .awaited_ns = end * 1'000'000 - 2,
+                                   .end_ns = end * 1'000'000});
+  };
+  add("first", 1, 2);
+  add("under way, too", 6, 7);
+  add("second", 5, 8);
+  add("third", 8, 9);
+  const measure::MeasuredStep step = measure::measured_step(recording, schedule, 1, 0);
+  EXPECT_NEAR(step.exchanges[0][0].held(), 3e-6, 1e-9);
+  EXPECT_NEAR(step.exchanges[0][0].beside(), 1 - 3e-6, 1e-9);
+  const Timeline timeline = measured_timeline(schedule, step);
+  const auto& lanes = timeline.rows[0].lanes;
+  std::vector<std::string> bars;
+  for (std::size_t lane = 1; lane < lanes.size(); ++lane) {
+    for (const Bar& bar : lanes[lane].bars) {
+      bars.push_back(str(lane, ' ', bar.name, ' ', bar.action, ' ', bar.start, '-', bar.end));
+    }
+  }
+  EXPECT_EQ(bars,
+            (std::vector<std::string>{"1 first 0F0 1-2", "1 second 0B0 5-8", "1 third 0B0 8-9",
+                                      "2 under way, too 0B0 6-7"}));
 }
 
 }  // namespace

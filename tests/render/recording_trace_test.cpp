@@ -25,7 +25,14 @@ TEST(RecordingTrace, WaitsAndMessagesStandBelowWhatIsComputed) {
       .events = {event(What::Action, "1F0", 1000, 3000, 8000),
                  event(What::Action, "1SEND_F0", 8000, 8000, 8500),
                  event(What::Action, "1F1", 9000, 9000, 9500),
-                 event(What::AwaitSend, "1SEND_F0", 9500, 9900, 9900)}};
+                 event(What::AwaitSend, "1SEND_F0", 9500, 9900, 9900)},
+      .exchanges = {{.step = 3,
+                     .rank = Rank(1),
+                     .name = "the sum",
+                     .start_ns = 4000,
+                     .begun_ns = 4100,
+                     .awaited_ns = 5000,
+                     .end_ns = 6000}}};
   std::vector<std::string> texts;
   for (const TraceEvent& each : trace_of(recording).events) {
     texts.push_back(str(each.name, ' ', each.process, ' ', each.category, ' ', each.thread, ' ',
@@ -34,7 +41,9 @@ TEST(RecordingTrace, WaitsAndMessagesStandBelowWhatIsComputed) {
   EXPECT_EQ(texts, (std::vector<std::string>{
                        "wait for 1F0 1 communication 1 1+2 3", "1F0 1 compute 0 3+5 3",
                        "1SEND_F0 1 communication 1 8+0.5 3", "1F1 1 compute 0 9+0.5 3",
-                       "await 1SEND_F0 1 communication 1 9.5+0.4 3"}));
+                       "await 1SEND_F0 1 communication 1 9.5+0.4 3",
+                       "the sum 1 communication 1 4+0.1 3",
+                       "await the sum 1 communication 1 5+1 3"}));
 }
 
 }  // namespace

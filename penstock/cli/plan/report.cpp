@@ -169,9 +169,13 @@ std::string head_text(const Report& report, const verify::VerifiedSchedule& sche
 std::vector<render::Table> tables_of(const Report& report, std::size_t worst,
                                      const TimeText& text) {
   const auto drifts = measure::drifts(report.shown, report.simulated);
-  return {costs_table(report.fit, text), ranks_table(report.shown, report.simulated, text),
-          ops_table(drifts, text), worst_durations_table(drifts, worst, text),
-          worst_starts_table(drifts, worst, text)};
+  std::vector<render::Table> tables = {costs_table(report.fit, text),
+                                       ranks_table(report.shown, report.simulated, text)};
+  if (report.shown.has_exchanges()) tables.push_back(exchanges_table(report.shown, worst, text));
+  tables.push_back(ops_table(drifts, text));
+  tables.push_back(worst_durations_table(drifts, worst, text));
+  tables.push_back(worst_starts_table(drifts, worst, text));
+  return tables;
 }
 
 // One replica reduces nothing: no lane for what takes no time.

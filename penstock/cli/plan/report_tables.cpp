@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "penstock/cli/text_table.h"
@@ -35,13 +36,6 @@ Table worst_table(std::string what, std::string note, std::vector<Drift> drifts,
                           text.signed_text(drift.start), text.signed_text(drift.duration)});
   }
   return table;
-}
-
-bool any_exchanges(const measure::MeasuredStep& measured) {
-  return std::ranges::any_of(measured.computations, [](const auto& of_rank) {
-    return std::ranges::any_of(
-        of_rank, [](const measure::Computation& computation) { return computation.exchanged > 0; });
-  });
 }
 
 // Saves are worded by their row.
@@ -121,7 +115,7 @@ Table ranks_table(const measure::MeasuredStep& measured, const simulate::Simulat
   Table table{.title = "Ranks, in ms",
               .note = "Busy: held by computations. Waits: for inputs from other ranks.",
               .columns = {"", "busy", "simulated", "waits", "simulated", "activations at once"}};
-  const bool has_exchanges = any_exchanges(measured);
+  const bool has_exchanges = measured.has_exchanges();
   if (has_exchanges) {
     table.note += " Exchanges: of busy, with the ranks that share its layers.";
     table.columns.push_back("exchanges");
@@ -131,7 +125,9 @@ Table ranks_table(const measure::MeasuredStep& measured, const simulate::Simulat
     for (const measure::Computation& computation : measured.computations[rank]) {
       busy += computation.hold;
       waits += computation.wait;
-      exchanged += computation.exchanged;
+    }
+    for (const measure::ExchangeTimes& exchange : measured.exchanges[rank]) {
+      exchanged += exchange.held();
     }
     for (const simulate::Wait& wait : simulated.waits) {
       if (wait.rank == Rank(rank)) simulated_waits += wait.time;
@@ -139,6 +135,36 @@ Table ranks_table(const measure::MeasuredStep& measured, const simulate::Simulat
     table.rows.push_back({str("rank ", rank), text(busy), text(simulated.busy[rank]), text(waits),
                           text(simulated_waits), str(simulated.peak_activations[rank])});
     if (has_exchanges) table.rows.back().push_back(text(exchanged));
+  }
+  return table;
+}
+
+Table exchanges_table(const measure::MeasuredStep& measured, std::size_t count,
+                      const TimeText& text) {
+  struct Sum {
+    std::string name;
+    std::int64_t times = 0;
+    double held = 0.0, beside = 0.0;
+  };
+  std::map<std::pair<std::size_t, std::string_view>, Sum> sums;
+  for (std::size_t rank = 0; rank < measured.exchanges.size(); ++rank) {
+    for (const measure::ExchangeTimes& exchange : measured.exchanges[rank]) {
+      Sum& sum = sums[{rank, exchange.name}];
+      sum.name = str("rank ", rank, ": ", exchange.name);
+      ++sum.times;
+      sum.held += exchange.held();
+      sum.beside += exchange.beside();
+    }
+  }
+  std::vector<Sum> longest;
+  for (const auto& [key, sum] : sums) longest.push_back(sum);
+  std::ranges::stable_sort(longest, std::ranges::greater(), &Sum::held);
+  longest.resize(std::min(longest.size(), count));
+  Table table{.title = "Exchanges that took longest, in ms",
+              .note = "Held: the rank began or awaited it. Beside: the rank computed meanwhile.",
+              .columns = {"", "times", "held", "beside"}};
+  for (const Sum& sum : longest) {
+    table.rows.push_back({sum.name, str(sum.times), text(sum.held), text(sum.beside)});
   }
   return table;
 }

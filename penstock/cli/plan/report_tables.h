@@ -30,6 +30,9 @@ class TimeText {
 render::Table costs_table(const measure::Fit& fit, const TimeText& text);
 render::Table ranks_table(const measure::MeasuredStep& measured,
                           const simulate::Simulation& simulated, const TimeText& text);
+// The `count` exchanges with ranks that share layers that held their ranks longest, by name.
+render::Table exchanges_table(const measure::MeasuredStep& measured, std::size_t count,
+                              const TimeText& text);
 render::Table ops_table(const std::vector<measure::Drift>& drifts, const TimeText& text);
 
 // The `count` actions whose duration, or whose start, is farthest from the simulated one.

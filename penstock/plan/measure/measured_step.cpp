@@ -166,6 +166,18 @@ class Messages {
   std::vector<verify::MessageId> order_;
 };
 
+std::vector<ExchangeTimes> times_of(std::span<const Exchange> exchanges, std::int64_t origin_ns) {
+  std::vector<ExchangeTimes> times;
+  for (const Exchange& exchange : exchanges) {
+    times.push_back({.name = exchange.name,
+                     .start = to_ms(exchange.start_ns - origin_ns),
+                     .begun = to_ms(exchange.begun_ns - origin_ns),
+                     .awaited = to_ms(exchange.awaited_ns - origin_ns),
+                     .end = to_ms(exchange.end_ns - origin_ns)});
+  }
+  return times;
+}
+
 // The first event of the step, by pipe rank: of all those with its clock.
 std::vector<std::int64_t> origins_of(const Recording& recording, const std::vector<Rank>& pipe,
                                      const std::vector<Events>& events) {
@@ -192,7 +204,6 @@ std::vector<Computation> computations_of(Events events, std::int64_t origin_ns) 
                             .wait = to_ms(event.ready_ns - event.start_ns),
                             .start = to_ms(event.ready_ns - origin_ns),
                             .own = to_ms(own),
-                            .exchanged = to_ms(event.exchanged_ns),
                             .hold = to_ms(own + time_behind(events, i))});
   }
   return computations;
@@ -226,6 +237,7 @@ MeasuredStep measured_step(const Recording& recording, const verify::VerifiedSch
     check_program(events[i], schedule.schedule().programs[i], pipe[i], step);
     messages.note_sends(events[i]);
     measured.computations.push_back(computations_of(events[i], origins[i]));
+    measured.exchanges.push_back(times_of(exchanges_of(recording, pipe[i], step), origins[i]));
     measured.reductions.push_back(replicas(recording) > 1 ? reduction_of(events[i], origins[i])
                                                           : std::nullopt);
     measured.makespan = std::max(measured.makespan, to_ms(events[i].back().end_ns - origins[i]));

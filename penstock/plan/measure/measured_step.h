@@ -7,9 +7,11 @@
 // of what the computation costs.
 // Units: milliseconds since the step's first event among the ranks with the same clock.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "penstock/plan/measure/recording.h"
@@ -22,9 +24,7 @@ struct Computation {
   double wait = 0.0;   // Wait for its input, before `start`.
   double start = 0.0;  // Its input is there.
   double own = 0.0;    // Time of the computation itself.
-  // Time of that in exchanges with the ranks that share its layers.
-  double exchanged = 0.0;
-  double hold = 0.0;  // Time for which it holds its rank: at least `own`.
+  double hold = 0.0;   // Time for which it holds its rank: at least `own`.
   double end() const { return start + hold; }
 };
 
@@ -43,16 +43,31 @@ struct Reduction {
   double end = 0.0;  // End of the step on that rank.
 };
 
+// An exchange with the ranks that share layers.
+struct ExchangeTimes {
+  std::string name;
+  double start = 0.0;
+  double begun = 0.0;    // From here on the rank computed beside it.
+  double awaited = 0.0;  // The rank needed its result.
+  double end = 0.0;
+  double held() const { return (begun - start) + (end - awaited); }
+  double beside() const { return awaited - begun; }
+};
+
 // What one rank computed in one step, as it ran; starts are since `origin_ns`.
 std::vector<Computation> computations_of(std::span<const Event> events, std::int64_t origin_ns);
 
 struct MeasuredStep {
   std::int64_t step = 0;
   std::vector<std::vector<Computation>> computations;  // Computations by pipe rank, as they ran.
+  std::vector<std::vector<ExchangeTimes>> exchanges;   // By pipe rank, as they ended.
   // Reductions by pipe rank; none with one replica.
   std::vector<std::optional<Reduction>> reductions;
   std::vector<Message> messages;  // Messages by sender, as they set out.
   double makespan = 0.0;          // Time to the end of the last rank.
+  bool has_exchanges() const {
+    return std::ranges::any_of(exchanges, [](const auto& of_rank) { return !of_rank.empty(); });
+  }
 };
 
 // Throws: ScheduleError when some rank did not run its row of the schedule, the schedule is none

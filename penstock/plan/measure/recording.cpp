@@ -14,24 +14,21 @@ namespace {
 constexpr std::string_view kTitle = "# penstock timeline ";
 constexpr std::string_view kVersion = "1";
 constexpr std::string_view kColumns = "step,rank,action,start_ns,ready_ns,end_ns,bytes";
-constexpr std::string_view kExchangeColumn = ",exchanged_ns";
+constexpr std::string_view kExchanges = "# exchanges";
+constexpr std::string_view kExchangeColumns =
+    "step,rank,start_ns,begun_ns,awaited_ns,end_ns,exchange";
 constexpr std::string_view kAwait = "await ";
 constexpr std::string_view kFinish = "finish";
 constexpr std::size_t kFields = 7;
-constexpr std::size_t kFieldsMax = kFields + 1;
 constexpr std::size_t kRanksMax = std::size_t{1} << 20;
+constexpr std::int64_t kMost = std::int64_t{1} << 62;  // Of steps, times and bytes.
 
 void append(std::string& text, std::int64_t number) {
   char digits[24];
   text.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
-bool has_exchanges(const Recording& recording) {
-  return std::ranges::any_of(recording.events,
-                             [](const Event& event) { return event.exchanged_ns > 0; });
-}
-
-void append_row(std::string& text, const Event& event, bool with_exchanges) {
+void append_row(std::string& text, const Event& event) {
   append(text, event.step);
   text += ',';
   append(text, event.rank.value);
@@ -41,11 +38,25 @@ void append_row(std::string& text, const Event& event, bool with_exchanges) {
     text += ',';
     append(text, number);
   }
-  if (with_exchanges) {
-    text += ',';
-    append(text, event.exchanged_ns);
-  }
   text += '\n';
+}
+
+void append_row(std::string& text, const Exchange& exchange) {
+  for (const std::int64_t number :
+       {exchange.step, std::int64_t{exchange.rank.value}, exchange.start_ns, exchange.begun_ns,
+        exchange.awaited_ns, exchange.end_ns}) {
+    append(text, number);
+    text += ',';
+  }
+  text += exchange.name;
+  text += '\n';
+}
+
+// The last line.
+std::string end_line(const Recording& recording) {
+  const auto& exchanges = recording.exchanges;
+  return str("# ", recording.events.size(), " events",
+             exchanges.empty() ? "" : str(", ", exchanges.size(), " exchanges"));
 }
 
 // "pipe 1 data 1".
@@ -64,6 +75,7 @@ class Reader {
   Recording run() {
     read_head();
     while (read_line() && !line_.starts_with('#')) read_row();
+    if (line_ == kExchanges) read_exchanges();
     read_end();
     if (recording_.events.empty()) fail("expected events, found none");
     return std::move(recording_);
@@ -120,9 +132,7 @@ class Reader {
     const std::int64_t ranks = integer(expect("# ranks "), 1, kRanksMax, "the number of ranks");
     for (std::int64_t rank = 0; rank < ranks; ++rank) read_place(rank, ranks);
     check_grid();
-    const std::string_view more = expect(kColumns);
-    if (more == kExchangeColumn) fields_ = kFieldsMax;
-    if (!more.empty() && more != kExchangeColumn) fail(str("expected ", in_quotes(kColumns)));
+    if (!expect(kColumns).empty()) fail(str("expected ", in_quotes(kColumns)));
   }
 
   // The ranks fill the shape, each place once.
@@ -173,15 +183,17 @@ class Reader {
     return *value;
   }
 
-  std::array<std::string_view, kFieldsMax> fields() const {
-    std::array<std::string_view, kFieldsMax> fields;
+  // The line's values; a name that ends the line may have commas.
+  enum class Last : std::uint8_t { Number, Name };
+  std::array<std::string_view, kFields> fields(std::string_view columns, Last last) const {
+    std::array<std::string_view, kFields> fields;
     std::string_view rest = line_;
-    for (std::size_t i = 0; i < fields_; ++i) {
-      const std::size_t end = rest.find(',');
-      const bool is_last = i + 1 == fields_;
+    for (std::size_t i = 0; i < kFields; ++i) {
+      const bool is_last = i + 1 == kFields;
+      const std::size_t end =
+          is_last && last == Last::Name ? std::string_view::npos : rest.find(',');
       if (is_last != (end == std::string_view::npos)) {
-        fail(str("expected ", fields_, " values (", kColumns,
-                 fields_ == kFieldsMax ? kExchangeColumn : "", "), found ", in_quotes(line_)));
+        fail(str("expected ", kFields, " values (", columns, "), found ", in_quotes(line_)));
       }
       fields[i] = rest.substr(0, end);
       if (!is_last) rest.remove_prefix(end + 1);
@@ -209,48 +221,78 @@ class Reader {
   }
 
   void read_row() {
-    constexpr std::int64_t kMost = std::int64_t{1} << 62;
-    const auto field = fields();
+    const auto field = fields(kColumns, Last::Number);
     Event event;
-    event.step = integer(field[0], 1, kMost, "a step");
-    event.rank = Rank(
-        static_cast<std::int32_t>(integer(field[1], 0, std::ssize(recording_.ranks) - 1,
-                                          str("a rank from 0 to ", recording_.ranks.size() - 1))));
+    read_where(field[0], field[1], event);
     read_name(field[2], event);
     event.start_ns = integer(field[3], 0, kMost, "nanoseconds");
     event.ready_ns = integer(field[4], event.start_ns, kMost, "a time not before the start");
     event.end_ns = integer(field[5], event.ready_ns, kMost, "a time not before the one ahead");
     event.bytes = integer(field[6], 0, kMost, "bytes");
-    if (fields_ == kFieldsMax) {
-      event.exchanged_ns =
-          integer(field[7], 0, event.end_ns - event.start_ns, "a time within the event");
-    }
     if (!recording_.events.empty()) check_order(recording_.events.back(), event);
     recording_.events.push_back(event);
   }
 
-  void check_order(const Event& before, const Event& event) const {
-    if (event.rank < before.rank || (event.rank == before.rank && event.step < before.step)) {
-      fail("expected events by rank, then by step");
+  template <class Timed>
+  void read_where(std::string_view step, std::string_view rank, Timed& timed) const {
+    timed.step = integer(step, 1, kMost, "a step");
+    timed.rank = Rank(
+        static_cast<std::int32_t>(integer(rank, 0, std::ssize(recording_.ranks) - 1,
+                                          str("a rank from 0 to ", recording_.ranks.size() - 1))));
+  }
+
+  template <class Timed>
+  void check_sorted(const Timed& before, const Timed& timed, std::string_view what) const {
+    if (timed.rank < before.rank || (timed.rank == before.rank && timed.step < before.step)) {
+      fail(str("expected ", what, " by rank, then by step"));
     }
+  }
+
+  void check_order(const Event& before, const Event& event) const {
+    check_sorted(before, event, "events");
     if (event.rank == before.rank && event.start_ns < before.end_ns) {
       fail(str(name_of(event), " starts before ", name_of(before), " of the same rank is over"));
     }
   }
 
-  // "# 1234 events".
+  void read_exchanges() {
+    if (!expect(kExchangeColumns).empty()) fail(str("expected ", in_quotes(kExchangeColumns)));
+    while (read_line() && !line_.starts_with('#')) read_exchange();
+    if (recording_.exchanges.empty()) fail("expected exchanges, found none");
+  }
+
+  void read_exchange() {
+    const auto field = fields(kExchangeColumns, Last::Name);
+    constexpr std::string_view kRising = "a time not before the one ahead";
+    Exchange exchange;
+    read_where(field[0], field[1], exchange);
+    exchange.start_ns = integer(field[2], 0, kMost, "nanoseconds");
+    exchange.begun_ns = integer(field[3], exchange.start_ns, kMost, kRising);
+    exchange.awaited_ns = integer(field[4], exchange.begun_ns, kMost, kRising);
+    exchange.end_ns = integer(field[5], exchange.awaited_ns, kMost, kRising);
+    exchange.name = field[6];
+    if (exchange.name.empty()) fail("expected the name of an exchange, found \"\"");
+    const auto events = events_of(recording_, exchange.rank, exchange.step);
+    if (events.empty() || exchange.start_ns < events.front().start_ns ||
+        exchange.end_ns > events.back().end_ns) {
+      fail(str("expected an exchange within what rank ", exchange.rank, " recorded of step ",
+               exchange.step));
+    }
+    if (!recording_.exchanges.empty()) {
+      const Exchange& before = recording_.exchanges.back();
+      check_sorted(before, exchange, "exchanges");
+      if (exchange.rank == before.rank && exchange.end_ns < before.end_ns) {
+        fail("expected the exchanges of a rank as they ended");
+      }
+    }
+    recording_.exchanges.push_back(std::move(exchange));
+  }
+
+  // "# 1234 events", "# 1234 events, 56 exchanges".
   void read_end() {
-    if (line_.empty()) fail_as_cut();
-    const auto words = split(line_, ' ');
-    if (!whole_) fail_as_cut();
-    if (words.size() != 3 || words[2] != "events") {
-      fail(str("expected \"# N events\", found ", in_quotes(line_)));
-    }
-    const auto count = parse_integer(words[1]);
-    if (count != std::ssize(recording_.events)) {
-      fail(str("the file has ", recording_.events.size(), " events, its last line counts ",
-               in_quotes(words[1])));
-    }
+    if (line_.empty() || !whole_) fail_as_cut();
+    const std::string end = end_line(recording_);
+    if (line_ != end) fail(str("expected ", in_quotes(end), ", found ", in_quotes(line_)));
     if (!rest_.empty()) fail("expected the end of the file behind the number of events");
   }
 
@@ -259,12 +301,18 @@ class Reader {
   std::string_view line_;
   bool whole_ = false;  // `line_` ended in a newline.
   std::size_t number_ = 0;
-  std::size_t fields_ = kFields;
   Recording recording_;
 };
 
-bool is_before(const Event& event, Rank rank, std::int64_t step) {
-  return event.rank < rank || (event.rank == rank && event.step < step);
+// Those of `rank` in `step`.  REQUIRES: they are by rank, then by step.
+template <class Timed>
+std::span<const Timed> of_step(const std::vector<Timed>& all, Rank rank, std::int64_t step) {
+  const auto before = [&](std::int64_t bound) {
+    return std::ranges::partition_point(all, [&](const Timed& timed) {
+      return timed.rank < rank || (timed.rank == rank && timed.step < bound);
+    });
+  };
+  return {before(step), before(step + 1)};
 }
 
 }  // namespace
@@ -289,10 +337,11 @@ std::string to_text(const Recording& recording) {
     const Place& place = recording.ranks[rank];
     text += str("# rank ", rank, " ", axes_text(place.at, shape), " clock ", place.clock, "\n");
   }
-  const bool with_exchanges = has_exchanges(recording);
-  text += str(kColumns, with_exchanges ? kExchangeColumn : "", "\n");
-  for (const Event& event : recording.events) append_row(text, event, with_exchanges);
-  return text + str("# ", recording.events.size(), " events\n");
+  text += str(kColumns, "\n");
+  for (const Event& event : recording.events) append_row(text, event);
+  if (!recording.exchanges.empty()) text += str(kExchanges, "\n", kExchangeColumns, "\n");
+  for (const Exchange& exchange : recording.exchanges) append_row(text, exchange);
+  return text + end_line(recording) + "\n";
 }
 
 mesh::Shape shape_of(const Recording& recording) {
@@ -310,11 +359,11 @@ Recording parse_recording(std::string_view text, const std::string& name) {
 }
 
 std::span<const Event> events_of(const Recording& recording, Rank rank, std::int64_t step) {
-  const auto before = [&](std::int64_t bound) {
-    return std::ranges::partition_point(
-        recording.events, [&](const Event& event) { return is_before(event, rank, bound); });
-  };
-  return {before(step), before(step + 1)};
+  return of_step(recording.events, rank, step);
+}
+
+std::span<const Exchange> exchanges_of(const Recording& recording, Rank rank, std::int64_t step) {
+  return of_step(recording.exchanges, rank, step);
 }
 
 std::vector<std::int64_t> steps_of(const Recording& recording) {

@@ -42,6 +42,43 @@ void add_reduction(Row& row, const std::optional<measure::Reduction>& reduction)
   row.lanes.back().bars.push_back({reduction->action, reduction->start, reduction->end});
 }
 
+// Adds a bar for each exchange, as long as it was under way, in the first lane that is free.
+void add_exchanges(Row& row, const std::vector<measure::ExchangeTimes>& exchanges) {
+  const std::vector<Bar> computed = row.lanes[0].bars;
+  if (computed.empty()) return;
+  const auto action_at = [&](double time) {
+    const auto behind = std::ranges::upper_bound(computed, time, {}, &Bar::start);
+    return (behind == computed.begin() ? behind : std::prev(behind))->action;
+  };
+  std::vector<Bar> bars;
+  for (const measure::ExchangeTimes& exchange : exchanges) {
+    bars.push_back({.action = action_at(exchange.start),
+                    .start = exchange.start,
+                    .end = exchange.end,
+                    .name = exchange.name});
+  }
+  std::ranges::stable_sort(bars, {}, &Bar::start);
+  const std::size_t first = row.lanes.size();
+  for (Bar& bar : bars) {
+    std::size_t lane = first;
+    while (lane < row.lanes.size() && row.lanes[lane].bars.back().end > bar.start) ++lane;
+    if (lane == row.lanes.size()) row.lanes.push_back({.name = "exchanges"});
+    row.lanes[lane].bars.push_back(std::move(bar));
+  }
+}
+
+// Every row has as many lanes, under the names of the longest.
+void even_out(std::vector<Row>& rows) {
+  const auto longest =
+      std::ranges::max_element(rows, {}, [](const Row& row) { return row.lanes.size(); });
+  if (longest == rows.end()) return;
+  std::vector<Lane> lanes;
+  for (const Lane& lane : longest->lanes) lanes.push_back({.name = lane.name});
+  for (Row& row : rows) {
+    row.lanes.insert(row.lanes.end(), lanes.begin() + std::ssize(row.lanes), lanes.end());
+  }
+}
+
 std::string wait_text(const measure::MeasuredStep& step) {
   std::vector<std::string> waits;
   for (const auto& rank : step.computations) {
@@ -74,9 +111,11 @@ Timeline measured_timeline(const VerifiedSchedule& schedule, const measure::Meas
       bars.push_back({computation.action, computation.start, computation.end()});
     }
     if (has_reductions) add_reduction(row, step.reductions[rank]);
+    add_exchanges(row, step.exchanges[rank]);
     row.memory = levels_of(schedule.schedule(), step.computations[rank]);
     timeline.rows.push_back(std::move(row));
   }
+  even_out(timeline.rows);
   auto stages = schedule.facts().homes.stages_of_ranks(timeline.rows.size());
   for (std::size_t rank = 0; rank < stages.size(); ++rank) {
     timeline.rows[rank].stages = std::move(stages[rank]);

@@ -9,8 +9,9 @@ using measure::What;
 
 constexpr double kNanosecondsPerMicrosecond = 1e3;
 
-TraceEvent event_of(const measure::Event& event, int thread, std::string name,
-                    std::int64_t start_ns, std::int64_t end_ns) {
+template <class Timed>
+TraceEvent event_of(const Timed& event, int thread, std::string name, std::int64_t start_ns,
+                    std::int64_t end_ns) {
   return {.name = std::move(name),
           .category = thread == kComputeThread ? "compute" : "communication",
           .process = event.rank.value,
@@ -37,6 +38,13 @@ Trace trace_of(const measure::Recording& recording) {
                                       event.start_ns, event.ready_ns));
     }
     trace.events.push_back(event_of(event, kComputeThread, name, event.ready_ns, event.end_ns));
+  }
+  // An exchange holds its rank while it is begun and awaited.
+  for (const measure::Exchange& exchange : recording.exchanges) {
+    trace.events.push_back(event_of(exchange, kCommunicationThread, exchange.name,
+                                    exchange.start_ns, exchange.begun_ns));
+    trace.events.push_back(event_of(exchange, kCommunicationThread, "await " + exchange.name,
+                                    exchange.awaited_ns, exchange.end_ns));
   }
   return trace;
 }

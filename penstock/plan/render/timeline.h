@@ -28,6 +28,7 @@ struct Bar {
   double end = 0.0;
   // What it waited for while its lane was idle; absent: it did not wait, or nobody knows.
   std::optional<BarPlace> waited_for = {};
+  std::string name = {};  // What it is a part of the action; empty: the whole.
 };
 
 // What one rank does at a time: it computes in the first lane; further ones are what runs beside.

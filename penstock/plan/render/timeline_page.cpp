@@ -1,6 +1,7 @@
 #include "penstock/plan/render/timeline_page.h"
 
 #include <algorithm>
+#include <map>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -101,9 +102,25 @@ std::string pairs_json(const std::vector<Bar>& bars) {
   return list_of(pairs, [](std::size_t i) { return std::to_string(i); });
 }
 
+// The names of a lane's bars, each once, and which one each bar has; nothing where none has one.
+std::string names_json(const std::vector<Bar>& bars) {
+  std::map<std::string_view, std::size_t> numbers;
+  std::vector<std::string_view> names;
+  std::vector<std::size_t> of_bars;
+  for (const Bar& bar : bars) {
+    const auto [at, is_new] = numbers.emplace(bar.name, names.size());
+    if (is_new) names.push_back(bar.name);
+    of_bars.push_back(at->second);
+  }
+  if (names.empty() || (names.size() == 1 && names[0].empty())) return "";
+  return str(",\"names\":", list_of(names, quoted), ",\"named\":",
+             list_of(of_bars, [](std::size_t number) { return std::to_string(number); }));
+}
+
 std::string lane_json(const Row& row, const Lane& lane) {
   return str("{\"name\":", quoted(lane.name), ',', bar_columns(row, lane.bars),
-             ",\"pairs\":", pairs_json(lane.bars), ",\"waits\":", waits_json(lane.bars), '}');
+             names_json(lane.bars), ",\"pairs\":", pairs_json(lane.bars),
+             ",\"waits\":", waits_json(lane.bars), '}');
 }
 
 std::string row_json(const Row& row) {

@@ -24,12 +24,6 @@ using lower::Kind;
 using lower::Route;
 using schedule::Purpose;
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 Event begin_event(std::int32_t instruction) {
   const std::int64_t now = now_ns();
   return {.instruction = instruction, .start_ns = now, .ready_ns = now};
@@ -295,8 +289,10 @@ StepResult Executor::run(const StepInputs& inputs) {
   impl_->result.losses.assign(microbatches, {});
   impl_->result.outputs.assign(microbatches, {});
   events_.clear();
+  exchanges_.clear();
   if (recording_) events_.reserve(plan_->instructions.size() + 1);
   Progress& progress = impl_->progress;
+  progress.exchanges = recording_ ? &exchanges_ : nullptr;
   progress.plan.store(plan_.get(), std::memory_order_release);
   std::int32_t index = 0;
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
@@ -312,11 +308,9 @@ StepResult Executor::run(const StepInputs& inputs) {
       if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
       if (recording_) {
         Event event = begin_event(index);
-        const std::int64_t before = progress.exchanged_ns.load(std::memory_order_relaxed);
         impl_->execute(instruction, inputs, &event);
         say_ran(progress, instruction);
         event.end_ns = now_ns();
-        event.exchanged_ns = progress.exchanged_ns.load(std::memory_order_relaxed) - before;
         events_.push_back(event);
       } else {
         impl_->execute(instruction, inputs, nullptr);
@@ -333,6 +327,7 @@ StepResult Executor::run(const StepInputs& inputs) {
     fail(index, inputs.place.evaluation > 0 ? 0 : inputs.place.step);
   }
   recording_ = false;
+  progress.exchanges = nullptr;
   return std::move(impl_->result);
 }
 

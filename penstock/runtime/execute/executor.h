@@ -58,8 +58,7 @@ struct Event {
   std::int64_t start_ns = 0;
   std::int64_t ready_ns = 0;  // Time at which what it waited for had come; start_ns if nothing.
   std::int64_t end_ns = 0;
-  std::int64_t bytes = 0;         // Bytes of a Send's message.
-  std::int64_t exchanged_ns = 0;  // Time in exchanges with the ranks that share its layers.
+  std::int64_t bytes = 0;  // Bytes of a Send's message.
 };
 
 // An action that something stands in for, and what the executor does at it.
@@ -105,6 +104,8 @@ class Executor {
   // Records the events of the next run().
   void record_next_run() { recording_ = true; }
   const std::vector<Event>& events() const { return events_; }
+  // Exchanges of the recorded run with the ranks that share layers, as they ended.
+  const std::vector<ExchangeTimes>& exchanges() const { return exchanges_; }
 
  private:
   struct Impl;
@@ -116,6 +117,7 @@ class Executor {
   std::shared_ptr<const lower::Plan> plan_;
   bool recording_ = false;
   std::vector<Event> events_;
+  std::vector<ExchangeTimes> exchanges_;
   std::unique_ptr<Impl> impl_;
 };
 

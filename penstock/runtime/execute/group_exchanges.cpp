@@ -32,6 +32,13 @@ bool is_outermost(const std::vector<std::int64_t>& sizes, std::int64_t dimension
   return true;
 }
 
+// Notes an exchange that is over, where somebody records.
+void note(const Progress& progress, ExchangeTimes times) {
+  if (progress.exchanges == nullptr) return;
+  times.end_ns = now_ns();
+  progress.exchanges->push_back(times);
+}
+
 // Says of what fails which exchange it was.
 template <class Part>
 auto named(const char* name, const Part& part) {
@@ -60,21 +67,27 @@ void GroupExchanges::for_others(const Action& action) const {
 
 class GroupExchanges::Started : public stage::StartedExchange {
  public:
-  Started(Progress& progress, const char* name, Halves halves)
-      : progress_(progress), name_(name), halves_(std::move(halves)) {}
+  // It began at `start_ns`.
+  Started(Progress& progress, const char* name, std::int64_t start_ns, Halves halves)
+      : progress_(progress),
+        times_{.name = name, .start_ns = start_ns, .begun_ns = now_ns()},
+        halves_(std::move(halves)) {}
 
   at::Tensor await() override {
     const at::NoGradGuard no_grad;
-    const ExchangeMark mark(progress_, name_, ExchangeMark::Half::Await);
-    return named(name_, [&] {
+    const ExchangeMark mark(progress_, times_.name, ExchangeMark::Half::Await);
+    times_.awaited_ns = now_ns();
+    at::Tensor result = named(times_.name, [&] {
       halves_.messages->wait();
       return halves_.result();
     });
+    note(progress_, times_);
+    return result;
   }
 
  private:
   Progress& progress_;
-  const char* name_;
+  ExchangeTimes times_;
   Halves halves_;
 };
 
@@ -82,10 +95,11 @@ std::unique_ptr<stage::StartedExchange> GroupExchanges::start(const stage::Asked
                                                               const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   const ExchangeMark mark(progress_, asked.name);
+  const std::int64_t start_ns = now_ns();
   return named(asked.name, [&] {
     Halves halves = started(asked, value);
     halves.messages->begin();
-    return std::make_unique<Started>(progress_, asked.name, std::move(halves));
+    return std::make_unique<Started>(progress_, asked.name, start_ns, std::move(halves));
   });
 }
 
@@ -110,8 +124,11 @@ GroupExchanges::Halves GroupExchanges::started(const stage::AskedExchange& asked
 
 std::int64_t GroupExchanges::sum(std::int64_t part, const char* name) {
   const ExchangeMark mark(progress_, name);
+  const std::int64_t start_ns = now_ns();
   const at::Tensor sum = at::full({1}, part, at::kLong);
   communicator_.all_reduce(sum, group_.group())->wait();
+  note(progress_,
+       {.name = name, .start_ns = start_ns, .begun_ns = start_ns, .awaited_ns = start_ns});
   return sum.item<std::int64_t>();
 }
 

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "penstock/core/ids.h"
 
@@ -39,6 +40,23 @@ struct Position {
   bool is_busy() const { return waiting || doing != nullptr || !action.empty(); }
 };
 
+// Nanoseconds of the steady clock.
+inline std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// When an exchange of a layer held its rank: while it was begun, and from when its result was
+// needed until that was there.
+struct ExchangeTimes {
+  const char* name = "";  // Never ends.
+  std::int64_t start_ns = 0;
+  std::int64_t begun_ns = 0;
+  std::int64_t awaited_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
 struct Progress {
   Progress();
   ~Progress();
@@ -53,15 +71,16 @@ struct Progress {
   std::atomic<const char*> doing{nullptr};  // Work between plans, in that phase; a string literal.
   // The exchange of a layer that is under way; a string that never ends.
   std::atomic<const char*> exchange{nullptr};
-  std::atomic<std::int64_t> exchanged_ns{0};  // Nanoseconds in exchanges so far.
-  std::atomic<bool> waiting{false};           // Waits for a peer or a group, inside either.
-  std::atomic<bool> uses_files{false};        // A call may block for as long as a disk does.
+  std::atomic<bool> waiting{false};     // Waits for a peer or a group, inside either.
+  std::atomic<bool> uses_files{false};  // A call may block for as long as a disk does.
   std::atomic<const lower::Plan*> plan{nullptr};
   // Called by the writer with each place that it comes to, a phase, a mark or an action's text, for
   // failures that are injected there; what it throws is the place's error.  Empty: nothing is.
   std::function<void(std::string_view place)> arrived;
   // The same with each action that has run, whose time what it does belongs to.
   std::function<void(std::string_view action)> ran;
+  // The writer's record of exchanges that are over; null: nobody records.
+  std::vector<ExchangeTimes>* exchanges = nullptr;
 
   void arrive(const char* place) const {
     if (arrived) arrived(place);
@@ -139,13 +158,8 @@ class ExchangeMark {
   ExchangeMark(Progress& progress, const char* name, Half half = Half::Start)
       : progress_(progress), name_(progress.exchange, name), waiting_(progress) {
     if (half == Half::Start) progress_.arrive(name);
-    begin_ = std::chrono::steady_clock::now();
   }
-  ~ExchangeMark() {
-    const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begin_;
-    progress_.exchanged_ns.fetch_add(time.count(), std::memory_order_relaxed);
-    progress_.advance();
-  }
+  ~ExchangeMark() { progress_.advance(); }
   ExchangeMark(const ExchangeMark&) = delete;
   ExchangeMark& operator=(const ExchangeMark&) = delete;
 
@@ -154,7 +168,6 @@ class ExchangeMark {
   Holding<const char*> name_;
   Waiting waiting_;
   Leaving leaving_{progress_};
-  std::chrono::steady_clock::time_point begin_;
 };
 
 // What follows may block for as long as a disk does.

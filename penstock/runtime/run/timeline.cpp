@@ -24,8 +24,7 @@ measure::Event measured(const execute::Event& event, const lower::Plan& plan, st
                         .start_ns = event.start_ns,
                         .ready_ns = event.start_ns,
                         .end_ns = event.end_ns,
-                        .bytes = event.bytes,
-                        .exchanged_ns = event.exchanged_ns};
+                        .bytes = event.bytes};
   const auto index = static_cast<std::size_t>(event.instruction);
   if (index == plan.instructions.size()) return result;
   const Instruction& instruction = plan.instructions[index];
@@ -44,8 +43,8 @@ measure::Event measured(const execute::Event& event, const lower::Plan& plan, st
 // Times from the earliest event of the ranks with the same clock.
 void shift_to_zero(measure::Recording& recording) {
   std::map<std::uint64_t, std::int64_t> origins;
-  const auto clock_of = [&](const measure::Event& event) {
-    return recording.ranks[event.rank.index()].clock;
+  const auto clock_of = [&](const auto& timed) {
+    return recording.ranks[timed.rank.index()].clock;
   };
   for (const measure::Event& event : recording.events) {
     const auto origin = origins.emplace(clock_of(event), event.start_ns).first;
@@ -56,6 +55,13 @@ void shift_to_zero(measure::Recording& recording) {
     event.start_ns -= origin;
     event.ready_ns -= origin;
     event.end_ns -= origin;
+  }
+  for (measure::Exchange& exchange : recording.exchanges) {
+    const std::int64_t origin = origins.at(clock_of(exchange));
+    exchange.start_ns -= origin;
+    exchange.begun_ns -= origin;
+    exchange.awaited_ns -= origin;
+    exchange.end_ns -= origin;
   }
 }
 
@@ -80,7 +86,7 @@ std::vector<measure::Event> measured_events(const execute::Executor& executor, s
 }
 
 void Timeline::add(std::int64_t step, const execute::Executor& executor) {
-  steps_.emplace_back(step, executor.events());
+  steps_.push_back({step, executor.events(), executor.exchanges()});
 }
 
 measure::Recording Timeline::gather(const mesh::Mesh& mesh, const lower::Plan& plan,
@@ -90,9 +96,18 @@ measure::Recording Timeline::gather(const mesh::Mesh& mesh, const lower::Plan& p
   for (std::int32_t r = 0; r < communicator.world_size(); ++r) {
     mine.ranks.push_back({.at = mesh.coordinate(Rank(r)), .clock = steady_clock_id()});
   }
-  for (const auto& [step, events] : steps_) {
-    for (const execute::Event& event : events) {
-      mine.events.push_back(measured(event, plan, step, rank));
+  for (const Step& step : steps_) {
+    for (const execute::Event& event : step.events) {
+      mine.events.push_back(measured(event, plan, step.number, rank));
+    }
+    for (const execute::ExchangeTimes& exchange : step.exchanges) {
+      mine.exchanges.push_back({.step = step.number,
+                                .rank = rank,
+                                .name = exchange.name,
+                                .start_ns = exchange.start_ns,
+                                .begun_ns = exchange.begun_ns,
+                                .awaited_ns = exchange.awaited_ns,
+                                .end_ns = exchange.end_ns});
     }
   }
   const auto key = [](std::int32_t r) { return str("timeline/", r); };
@@ -102,6 +117,7 @@ measure::Recording Timeline::gather(const mesh::Mesh& mesh, const lower::Plan& p
     const auto theirs = measure::parse_recording(communicator.get(key(r)), key(r));
     mine.ranks[static_cast<std::size_t>(r)] = theirs.ranks[static_cast<std::size_t>(r)];
     mine.events.insert(mine.events.end(), theirs.events.begin(), theirs.events.end());
+    mine.exchanges.insert(mine.exchanges.end(), theirs.exchanges.begin(), theirs.exchanges.end());
   }
   shift_to_zero(mine);
   return mine;

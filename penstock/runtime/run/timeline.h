@@ -5,7 +5,6 @@
 // are made once, at the end.
 #pragma once
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
@@ -34,7 +33,12 @@ class Timeline {
                             comm::Communicator& communicator) const;
 
  private:
-  std::vector<std::pair<std::int64_t, std::vector<execute::Event>>> steps_;
+  struct Step {
+    std::int64_t number;
+    std::vector<execute::Event> events;
+    std::vector<execute::ExchangeTimes> exchanges;
+  };
+  std::vector<Step> steps_;
 };
 
 }  // namespace penstock::run

@@ -50,6 +50,8 @@ function readLane(lane, row, rowIndex, laneIndex) {
     microbatch: Int32Array.from(lane.microbatch),  // -1: of all.
     start,
     end: start.map((time, i) => time + lane.length[i]),
+    names: lane.names,  // Of the parts of actions that its bars are; absent: they are actions.
+    named: lane.named,
     pairs: new Set(lane.pairs),
     waits,
   };
@@ -81,9 +83,14 @@ function memoryAt(row, time) {
 const laneAt = (timeline, place) => timeline.rows[place.row].lanes[place.lane];
 const samePlace = (a, b) => a && b && a.row === b.row && a.lane === b.lane && a.bar === b.bar;
 
-function nameOf(lane, i) {
+function actionOf(lane, i) {
   const microbatch = lane.microbatch[i];
   return lane.stages[lane.shade[i]] + ops[lane.op[i]].code + (microbatch < 0 ? "" : microbatch);
+}
+
+// Of a part of an action, what it is.
+function nameOf(lane, i) {
+  return lane.names ? lane.names[lane.named[i]] : actionOf(lane, i);
 }
 
 // Six significant digits, as the pictures have; large numbers keep their digits before the point.
@@ -147,12 +154,14 @@ function describe(timeline, place) {
   const row = timeline.rows[place.row];
   const i = place.bar;
   const microbatch = lane.microbatch[i] < 0 ? "" : ` of microbatch ${lane.microbatch[i]}`;
+  const action = `${actionOf(lane, i)}: ${ops[lane.op[i]].name}${microbatch} on stage ${lane.stages[lane.shade[i]]}`;
   const lines = [
-    `${nameOf(lane, i)}: ${ops[lane.op[i]].name}${microbatch} on stage ${lane.stages[lane.shade[i]]}`,
+    lane.names ? `${nameOf(lane, i)}, in ${action}` : action,
     `${row.name}, ${timeText(timeline, lane.start[i])} to ${timeText(timeline, lane.end[i])}, ` +
       `takes ${timeText(timeline, lane.end[i] - lane.start[i])}`,
-    waitText(timeline, lane, i),
   ];
+  if (lane.names) return lines;
+  lines.push(waitText(timeline, lane, i));
   if (lane.pairs.has(i)) lines.push(`overlapped with ${nameOf(lane, i + 1)}`);
   if (lane.pairs.has(i - 1)) lines.push(`overlapped with ${nameOf(lane, i - 1)}`);
   lines.push(...comparisons(timeline, lane, i));
