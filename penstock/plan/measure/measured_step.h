@@ -47,7 +47,7 @@ struct Reduction {
 struct ExchangeTimes {
   std::string name;
   double start = 0.0;
-  double begun = 0.0;    // From here on the rank computed beside it.
+  double begun = 0.0;    // The rank computed from here on, beside it.
   double awaited = 0.0;  // The rank needed its result.
   double end = 0.0;
   double held() const { return (begun - start) + (end - awaited); }
@@ -60,7 +60,7 @@ std::vector<Computation> computations_of(std::span<const Event> events, std::int
 struct MeasuredStep {
   std::int64_t step = 0;
   std::vector<std::vector<Computation>> computations;  // Computations by pipe rank, as they ran.
-  std::vector<std::vector<ExchangeTimes>> exchanges;   // By pipe rank, as they ended.
+  std::vector<std::vector<ExchangeTimes>> exchanges;   // Exchanges by pipe rank, as they ended.
   // Reductions by pipe rank; none with one replica.
   std::vector<std::optional<Reduction>> reductions;
   std::vector<Message> messages;  // Messages by sender, as they set out.

@@ -21,7 +21,7 @@ constexpr std::string_view kAwait = "await ";
 constexpr std::string_view kFinish = "finish";
 constexpr std::size_t kFields = 7;
 constexpr std::size_t kRanksMax = std::size_t{1} << 20;
-constexpr std::int64_t kMost = std::int64_t{1} << 62;  // Of steps, times and bytes.
+constexpr std::int64_t kMost = std::int64_t{1} << 62;  // The most of steps, times and bytes.
 
 void append(std::string& text, std::int64_t number) {
   char digits[24];
@@ -304,7 +304,7 @@ class Reader {
   Recording recording_;
 };
 
-// Those of `rank` in `step`.  REQUIRES: they are by rank, then by step.
+// What `rank` has in `step`.  REQUIRES: they are by rank, then by step.
 template <class Timed>
 std::span<const Timed> of_step(const std::vector<Timed>& all, Rank rank, std::int64_t step) {
   const auto before = [&](std::int64_t bound) {
