@@ -16,4 +16,5 @@ PYBIND11_MODULE(_runtime, m) {
   penstock::bindings::init_update(m);
   penstock::bindings::init_replica(m);
   penstock::bindings::init_pipeline(m);
+  penstock::bindings::init_trainer(m);
 }

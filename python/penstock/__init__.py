@@ -7,6 +7,7 @@ penstock.schedule: generate, verify, simulate, search and draw schedules; plan l
 penstock.lint: the same of a schedule object of torch.distributed.pipelining, or of a file.
 penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
 penstock.initialize: an engine that trains a module or a penstock.pipe.PipelineModule.
+penstock.Trainer: a model of `penstock train`, on meshes whose ranks share layers, too.
 penstock.zero: what models say about parameters of ZeRO 3.  penstock.accelerator: the device.
 penstock.pipelining: torch.distributed.pipelining, by another import line.
 penstock.comm, utils, ops, checkpointing, runtime: what else DeepSpeed has there.
@@ -63,6 +64,7 @@ _FROM = {
     "DeepSpeedEngine": "penstock.runtime.engine",
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",
+    "Trainer": "penstock._engines.trainer",
     "DeepSpeedOptimizer": "penstock.runtime.base_optimizer",
     "LAMB_OPTIMIZER": "penstock.runtime.config",
     "MUON_OPTIMIZER": "penstock.runtime.config",

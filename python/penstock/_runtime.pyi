@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'ModelPlaces', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'ModelPlaces', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'StepReport', 'Trainer', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -466,6 +466,93 @@ class Pipeline:
         """
         Most (stage, microbatch) activations that were alive at once on this rank.
         """
+class StepReport:
+    """
+    What a step of a Trainer came to.
+    """
+    @property
+    def grad_norm(self) -> float:
+        """
+        Before clipping, each parameter once.
+        """
+    @property
+    def gradient_scale(self) -> float | None:
+        """
+        None: there is none.
+        """
+    @property
+    def loss(self) -> float:
+        """
+        The mean over the whole step, all replicas.
+        """
+    @property
+    def lr(self) -> float:
+        ...
+    @property
+    def skipped(self) -> bool:
+        """
+        Gradients overflowed, so that nothing was updated.
+        """
+    @property
+    def step(self) -> int:
+        """
+        Counts from 1.
+        """
+class Trainer:
+    """
+    A model of `penstock train`, on the ranks of its mesh.
+    """
+    def __init__(self, text: str, name: str, communicator: Communicator, device: torch.device) -> None:
+        """
+        Collective over all ranks; text: the configuration, in JSON, which errors call `name`.
+        """
+    def evaluate(self, tokens: torch.Tensor, targets: torch.Tensor) -> float:
+        """
+        Collective over all ranks.
+        """
+    def get(self, name: str, state: str) -> torch.Tensor:
+        """
+        Collective over all ranks: the whole tensor.
+        """
+    def load_checkpoint(self, path: str) -> int:
+        """
+        Collective over all ranks: the step after which it was saved.
+        """
+    def save_checkpoint(self, directory: str) -> None:
+        """
+        Collective over all ranks.
+        """
+    def save_model(self, folder: str) -> None:
+        """
+        Collective over all ranks.
+        """
+    def set(self, name: str, values: torch.Tensor, state: str) -> None:
+        """
+        Collective over all ranks, with the same whole tensor.
+        """
+    def step(self, tokens: torch.Tensor | None = None, targets: torch.Tensor | None = None) -> StepReport:
+        """
+        Collective over all ranks.
+        """
+    @property
+    def mesh(self) -> dict[str, int]:
+        """
+        Sizes by axis.
+        """
+    @property
+    def replica(self) -> int:
+        ...
+    @property
+    def replicas(self) -> int:
+        ...
+    @property
+    def samples(self) -> int:
+        """
+        Of a step, of each replica.
+        """
+    @property
+    def steps_taken(self) -> int:
+        ...
 def agree(communicator: Communicator, occasion: str, facts: collections.abc.Sequence[tuple[str, str]], groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None) -> None:
     """
     Collective over all ranks: those of each group must have the same facts, names and values.  groups: None: one of all ranks.

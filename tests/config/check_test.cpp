@@ -188,7 +188,8 @@ TEST(ConfigCheck, SaysTheSameOfInitialize) {
   "pipeline": {"stages": 2, "partition": "uniform"},
   "zero_optimization": {"stage": 4, "stage3_param_persistence_threshold": 1e4,
                         "offload_param": {"device": "nvme"}},
-  "schedule": "zbv", "data_types": {"grad_accum_dtype": "fp32"}, "model": {"layers": 2}
+  "schedule": "zbv", "data_types": {"grad_accum_dtype": "fp32"}, "model": {"layers": 2},
+  "tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": true}, "mesh": {"tensor": 2}
 })",
                         Dialect::Initialize),
             "2:3 train_batch_size used\n"
@@ -217,7 +218,14 @@ TEST(ConfigCheck, SaysTheSameOfInitialize) {
             "PipelineModule\n"
             "9:37 data_types.grad_accum_dtype different | has no effect: bf16.enabled is false and "
             "fp16.enabled is false; it needs bf16.enabled = true or fp16.enabled = true\n"
-            "9:86 model.layers refused | = 2: it is a key of penstock train; leave it out\n");
+            "9:86 model.layers refused | = 2: it is a key of penstock train; leave it out\n"
+            "10:38 tensor_parallel.autotp_size refused | = 2: a module is computed whole on each "
+            "rank; train a Hugging Face folder with penstock.Trainer and mesh.tensor, or divide "
+            "modules by torch's DTensor in penstock.pipelining\n"
+            "10:41 tensor_parallel.tp_overlap_comm different | means nothing without "
+            "tensor_parallel.autotp_size\n"
+            "10:86 mesh.tensor refused | = 2: it is a key of penstock train, whose models "
+            "penstock.Trainer trains; take that, or leave it out\n");
 }
 
 TEST(ConfigCheck, InitializeTakesWhatIsLeftOpen) {

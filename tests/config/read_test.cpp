@@ -227,9 +227,6 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:2: unknown key \"zero_optimisation\"; did you mean \"zero_optimization\"?"},
         Refused{"{\"zero_optimization\": {\"stage\": 4}}",
                 "1:33: zero_optimization.stage = 4: must be in [0, 3]"},
-        Refused{"{\"numerics\": {\"invariant\": true}, \"zero_optimization\": {\"stage\": 1}}",
-                "1:66: zero_optimization.stage = 1: numerics.invariant keeps whole gradients; "
-                "take one of them"},
         Refused{"{\"activation_checkpointng\": {}}",
                 "1:2: unknown key \"activation_checkpointng\"; did you mean "
                 "\"activation_checkpointing\"?"},

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "penstock/runtime/parameters/paged_hooks.h"
+#include "penstock/runtime/parameters/sharded_gradients.h"
 #include "tests/support/message_of.h"
 #include "tests/support/resident_bytes.h"
 #include "tests/support/same_bits.h"
@@ -90,7 +91,7 @@ TEST_P(Pages, AnyLoopTrainsWithThemToTheBitsOfOneProcess) {
     comm::ShardGroup group(communicator, first_ranks(ranks));
     ParameterShards shards(parameters(), group, rules(ranks));
     Pager pager(group, shards.pages(), {.budget_bytes = 1});
-    PagedHooks hooks(shards, pager);
+    PagedHooks<ShardedGradients> hooks(pager, shards);
     for (std::int64_t step = 0; step < kSteps; ++step) {
       pager.begin_run("train");
       hooks.before_last_backward(/*divisor=*/1);

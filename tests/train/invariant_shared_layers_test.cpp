@@ -4,6 +4,7 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
 
+#include <array>
 #include <map>
 #include <mutex>
 #include <string>
@@ -177,6 +178,30 @@ TEST_P(InvariantSharedLayers, HaveTheBitsOfOneRankAfterTenSteps) {
   }
 }
 
+// ZeRO's stages, from the first on.
+constexpr std::array kStages = {ZeroStage::OptimizerStates, ZeroStage::Gradients,
+                                ZeroStage::Parameters};
+
+TrainerOptions with_zero(TrainerOptions options, ZeroStage stage) {
+  options.zero.stage = stage;
+  options.zero.bucket_bytes = 8192;  // Some of a stage's parameters.
+  return options;
+}
+
+TEST_P(InvariantSharedLayers, HaveThemUnderZero) {
+  const Outcome one = steps(on(1, 1, 1));
+  for (const ZeroStage stage : kStages) {
+    SCOPED_TRACE(str("ZeRO ", static_cast<int>(stage)));
+    expect_same(steps(with_zero(on(1, 2, 2), stage)), one);
+  }
+  for (const std::int32_t tensor : {1, 4}) {
+    SCOPED_TRACE(str("ZeRO 3 data 2 tensor ", tensor));
+    expect_same(steps(with_zero(on(1, 2, tensor), ZeroStage::Parameters)), one);
+  }
+  SCOPED_TRACE("ZeRO 3 pipe 2 data 2 tensor 2");
+  expect_same(steps(with_zero(on(2, 2, 2), ZeroStage::Parameters)), one);
+}
+
 TEST_P(InvariantSharedLayers, HaveThemInSchedulesAndRecomputed) {
   const Outcome one = steps(on(1, 1, 1), 3);
   for (const char* schedule : {"zb_h1", "zbv", "interleaved_1f1b"}) {
@@ -198,6 +223,24 @@ TEST_P(InvariantSharedLayers, GoOnWithThemOnOtherMeshes) {
   for (const auto& [pipe, data, tensor] : {std::tuple{1, 1, 1}, {1, 1, 4}, {2, 1, 2}, {1, 2, 2}}) {
     SCOPED_TRACE(str("pipe ", pipe, " data ", data, " tensor ", tensor));
     Outcome resumed = outcome_of({on(pipe, data, tensor), decoder, 5, 10, folder.path(), ""});
+    resumed.reports.insert(resumed.reports.begin(), one.reports.begin(), one.reports.begin() + 5);
+    expect_same(resumed, one);
+  }
+}
+
+// Five steps here, five there: on another mesh, in another stage.
+TEST_P(InvariantSharedLayers, GoOnWithThemInOtherStagesOfZero) {
+  const Outcome one = steps(on(1, 1, 1));
+  const nn::DecoderOptions decoder = options_of_form(GetParam());
+  const std::array layouts = {on(1, 1, 4), with_zero(on(1, 2, 2), ZeroStage::OptimizerStates),
+                              with_zero(on(1, 2, 4), ZeroStage::Gradients),
+                              with_zero(on(1, 4, 2), ZeroStage::Parameters)};
+  for (std::size_t from = 0; from < layouts.size(); ++from) {
+    const testing_support::TemporaryFolder folder;
+    outcome_of({layouts[from], decoder, 0, 5, "", folder.path()});
+    const std::size_t to = (from + 1) % layouts.size();
+    SCOPED_TRACE(str("layout ", to, " from ", from));
+    Outcome resumed = outcome_of({layouts[to], decoder, 5, 10, folder.path(), ""});
     resumed.reports.insert(resumed.reports.begin(), one.reports.begin(), one.reports.begin() + 5);
     expect_same(resumed, one);
   }

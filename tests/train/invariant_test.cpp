@@ -1,5 +1,8 @@
-// GradientSums::Invariant: the same bits for every number of replicas, stages and every schedule.
+// GradientSums::Invariant: the same bits for every number of replicas and stages, every schedule
+// and every stage of ZeRO.
 #include <gtest/gtest.h>
+
+#include <array>
 
 #include "tests/train/trained.h"
 
@@ -39,6 +42,27 @@ TEST_P(Invariant, EveryLayoutHasTheSameBitsAtEveryStep) {
                                Layout{"zbv", 2, 2, 2}, Layout{"interleaved_1f1b", 2, 3, 2}}) {
     EXPECT_TRUE(same(train(options_of(layout, GradientSums::Invariant), kind, batches), one))
         << layout.schedule << " " << layout.pipe << " x " << layout.data;
+  }
+}
+
+constexpr std::array kStages = {ZeroStage::OptimizerStates, ZeroStage::Gradients,
+                                ZeroStage::Parameters};
+
+TEST_P(Invariant, EveryStageOfZeroHasTheSameBits) {
+  const Kind kind = kind_named(GetParam());
+  std::vector<Batch2> batches;
+  for (int i = 0; i < kSteps; ++i) batches.push_back(kind.batch(2 * kMicrobatches, kSequence));
+  const Trained one = train(options_of({}, GradientSums::Invariant), kind, batches);
+  for (const Layout& layout : {Layout{"gpipe", 1, 2}, Layout{"1f1b", 1, 3}, Layout{"zb_h1", 2, 2},
+                               Layout{"zbv", 2, 2, 2}}) {
+    for (const ZeroStage stage : kStages) {
+      TrainerOptions options = options_of(layout, GradientSums::Invariant);
+      // Small ones: parameters of several in each stage, and several slices of a parameter.
+      options.zero = {.stage = stage, .bucket_bytes = 4096};
+      EXPECT_TRUE(same(train(options, kind, batches), one))
+          << layout.schedule << " " << layout.pipe << " x " << layout.data << ", ZeRO "
+          << static_cast<int>(stage);
+    }
   }
 }
 

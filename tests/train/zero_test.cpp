@@ -199,16 +199,6 @@ TEST(Zero, RanksWithAnotherStageAreToldBeforeTheFirstStep) {
   });
 }
 
-TEST(Zero, InvariantSumsAreRefused) {
-  const Kind kind = kind_named("Gpt");
-  comm::run_ranks(1, [&](comm::Communicator& communicator) {
-    EXPECT_THROW(
-        Trainer({.sums = GradientSums::Invariant, .zero = {.stage = ZeroStage::OptimizerStates}},
-                kind.model, kind.loss, communicator),
-        ConfigError);
-  });
-}
-
 // On replica 1 the last layer has no gradient for its last parameter, whose bucket leaves first:
 // there all buckets of that stage wait for the end of its backward.  Replica 0, which has them all
 // and waits for the third last of them, must get it before REDUCE_GRAD, which waits for replica 0.

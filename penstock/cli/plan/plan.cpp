@@ -100,13 +100,7 @@ choose::Choices choices_of(const PlanCommand& command, const config::Config& con
   choices.microbatches.assign(microbatches.begin(), microbatches.end());
   choices.tensor.assign(tensor.begin(), tensor.end());
   for (const int stage : command.zero) {
-    // Invariant sums keep whole gradients.
-    if (!config.numerics.invariant || stage == 0) {
-      choices.zero.push_back(static_cast<choose::ZeroStage>(stage));
-    }
-  }
-  if (choices.zero.empty()) {
-    throw ConfigError("plan: numerics.invariant needs ZeRO 0, which --zero leaves out");
+    choices.zero.push_back(static_cast<choose::ZeroStage>(stage));
   }
   if (command.recompute) {
     const std::int64_t own = config.pipeline.activation_checkpoint_interval;

@@ -180,8 +180,9 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
     {"wandb.*", "*", "means nothing without wandb.enabled"},
     {"csv_monitor.*", "*", "means nothing without csv_monitor.enabled"},
     {"comet.enabled", "false", "the run directory has the metrics, as JSON lines"},
-    {"tensor_parallel.*", "", "how many ranks share layers is an axis of the mesh",
+    {"tensor_parallel.autotp_size", "0 1", "how many ranks share layers is an axis of the mesh",
      "use mesh.tensor"},
+    {"tensor_parallel.*", "*", "layers say themselves how ranks share them"},
 });
 
 constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
@@ -237,8 +238,13 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"comms_logger.enabled flops_profiler.enabled", "false", kNoTimes, kUseProfiler},
     {"comet.enabled", "false", "an engine does not write to Comet",
      "use tensorboard, wandb or csv_monitor"},
-    {"tensor_parallel.*", "", "an engine has no tensor parallelism", "use a PipelineModule"},
-    {"model.* data.* mesh.* numerics.* launch.* run.*", "", kOfTrain},
+    {"tensor_parallel.autotp_size", "0 1", "a module is computed whole on each rank",
+     "train a Hugging Face folder with penstock.Trainer and mesh.tensor, or divide modules by "
+     "torch's DTensor in penstock.pipelining"},
+    {"tensor_parallel.*", "*", "means nothing without tensor_parallel.autotp_size"},
+    {"mesh.*", "", "it is a key of penstock train, whose models penstock.Trainer trains",
+     "take that, or leave it out"},
+    {"model.* data.* numerics.* launch.* run.*", "", kOfTrain},
     {"schedule.window_steps schedule.cost_change schedule.adapt schedule.adapt_gain", "", kOfTrain},
     {"checkpoint.directory checkpoint.save_interval checkpoint.save_minutes checkpoint.keep_last "
      "checkpoint.keep_every "

@@ -327,11 +327,8 @@ void visit_zero(Visitor& v, ConfigT& c) {
   v.field("stage", zero.stage, Numbered<ZeroStage>{ZeroStage::Parameters},
           "what data-parallel ranks share: 1: optimizer state; 2: gradients, too; 3: "
           "parameters, too");
-  v.effective(Condition::equals("numerics.invariant", Flag{}.write(c.numerics.invariant), "false"),
-              [&] {
-                v.field("reduce_bucket_size", zero.reduce_bucket_size, Integer{1, 1 << 30},
-                        "parameters that are reduced, or gathered, together");
-              });
+  v.field("reduce_bucket_size", zero.reduce_bucket_size, Integer{1, 1 << 30},
+          "parameters that are reduced, or gathered, together");
   v.effective(is_stage3(zero), [&] {
     visit_stage3(v, zero);
     v.section("offload_param", [&] {

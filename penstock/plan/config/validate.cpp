@@ -196,13 +196,6 @@ void check_shared_layers(const Config& config, const Origins& origins, Problems&
   }
 }
 
-void check_zero(const Config& config, const Origins& origins, Problems& problems) {
-  if (!config.numerics.invariant || config.zero_optimization.stage == ZeroStage::Off) return;
-  problems.add(first_given(origins, {"zero_optimization.stage", "numerics.invariant"}),
-               str("zero_optimization.stage = ", number_of(config.zero_optimization.stage),
-                   ": numerics.invariant keeps whole gradients; take one of them"));
-}
-
 void check_folder(const OffloadConfig& offload, const std::string& section, const Origins& origins,
                   Problems& problems) {
   if (offload.device != OffloadDevice::Nvme || !offload.nvme_path.empty()) return;
@@ -286,7 +279,6 @@ void validate(const Config& config, const Origins& origins) {
   check_adapt(config.schedule, origins, problems);
   check_context(config.mesh, origins, problems);
   check_shared_layers(config, origins, problems);
-  check_zero(config, origins, problems);
   check_offload(config, origins, problems);
   check_types(config, origins, problems);
   problems.raise();

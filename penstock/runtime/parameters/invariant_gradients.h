@@ -2,22 +2,27 @@
 // microbatches' numbers alone: the same bits for every number of replicas and every schedule, and
 // whichever of the ranks has which microbatches.
 //
-// Stands in for the GradientReducer where layouts are to agree to the bit.  The price:
-// log2(microbatches) partial sums of gradients are kept.  Every replica gets the sums of all at the
-// end of the step, and no backward hides that.
+// Stands in for the GradientReducer where layouts are to agree to the bit, and InvariantShards for
+// ShardedGradients.  The price: log2(microbatches) partial sums of gradients are kept, whole, in
+// every stage of ZeRO.  (Cut, and sent to their owners with each microbatch, they would be as many
+// bytes: an owner had those of all replicas.)  Replicas get the sums of all, or of their slices, at
+// the end of the step, and no backward hides that.
 // Invariant: after finish(), grad() is the sum_tree.h sum of the microbatches' gradients, divided;
-// a parameter that got no gradient from any of them has none.
+// a parameter that got no gradient from any of them has none.  A slice has the elements of the
+// whole.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/runtime/comm/shard_group.h"
 #include "penstock/runtime/execute/stage_hooks.h"
 #include "penstock/runtime/parameters/divided.h"
+#include "penstock/runtime/parameters/parameter_shards.h"
 #include "penstock/runtime/parameters/sum_tree.h"
 #include "penstock/runtime/stage/stage.h"
 
@@ -37,7 +42,7 @@ class InvariantGradients : public execute::StageHooks {
   void finish() override;
   void drop_sums() override;  // Called on all ranks of the group.
 
- private:
+ protected:
   // What the ranks of the group have, by what this one has: a step with as many batches has the
   // same.
   struct Shares {
@@ -47,6 +52,18 @@ class InvariantGradients : public execute::StageHooks {
     std::vector<Subtree> subtrees;
   };
 
+  // Learns the shares of this step.
+  const Shares& shares();
+  // This rank's sum of a parameter over a subtree; undefined: it has none.
+  at::Tensor partial_sum(std::size_t parameter, const Subtree& subtree) const;
+  // The whole of sums by subtree, divided.
+  at::Tensor divided_total(const Subtrees& sums) const;
+  // A parameter's sums are given up.
+  void drop_sums_of(std::size_t parameter) { gradients_[parameter].clear(); }
+  bool has_backwards() const { return !numbers_.empty(); }
+  void end_step() { numbers_.clear(); }
+
+ private:
   void learn_shares();
   std::vector<double> sums(const std::vector<double>& mine);
   void exchange();
@@ -59,6 +76,37 @@ class InvariantGradients : public execute::StageHooks {
   Shares shares_;
   std::vector<Subtrees> gradients_;  // Sums of each parameter.
   Divisor divisor_;
+};
+
+// The same where ranks update slices (ZeRO): each gets the sums of its own.
+class InvariantShards : public InvariantGradients {
+ public:
+  // `shards` outlives it.
+  explicit InvariantShards(ParameterShards& shards, comm::Communicator& communicator,
+                           std::function<void()> whole_gradients = nullptr);
+
+  void finish() override;
+
+ protected:
+  // The gradients of this page's parameters are about to leave.
+  virtual void before_sum(const Page& page) { (void)page; }
+  ParameterShards& shards() { return shards_; }
+
+ private:
+  // A bucket's sums under way.
+  struct Sent {
+    std::size_t bucket = 0;
+    at::Tensor rows;  // [ranks, subtrees x (piece + parameters)]: as ShardedGradients', a subtree
+                      // behind the other.
+    at::Tensor sum;   // This rank's row.
+    std::unique_ptr<comm::Transfer> transfer;
+  };
+  Sent send(std::size_t bucket);
+  void take(const Sent& sent);
+
+  ParameterShards& shards_;
+  std::vector<std::size_t> trained_;  // Numbers among those, by parameter.
+  std::int32_t tag_ = 0;
 };
 
 }  // namespace penstock::parameters

@@ -3,20 +3,25 @@
 //
 // One pager serves all stages of a rank.  Knows no stage but by its parameters.
 #pragma once
+#include <utility>
+
 #include "penstock/runtime/parameters/pager.h"
-#include "penstock/runtime/parameters/sharded_gradients.h"
+#include "penstock/runtime/parameters/parameter_shards.h"
 
 namespace penstock::parameters {
 
-class PagedHooks : public ShardedGradients {
+// `Sums`: what sums the gradients, ShardedGradients or InvariantShards.
+template <class Sums>
+class PagedHooks : public Sums {
  public:
-  // `pager`, which has the pages of `shards`, outlives it, like the shards.  `sums`: as of
-  // ShardedGradients.
-  PagedHooks(ParameterShards& shards, Pager& pager, std::optional<at::ScalarType> sums = {})
-      : ShardedGradients(shards, sums), pager_(pager) {}
+  // `pager`, which has the pages of `shards`, outlives it, like the shards.  `more`: what else Sums
+  // takes.
+  template <class... More>
+  PagedHooks(Pager& pager, ParameterShards& shards, More&&... more)
+      : Sums(shards, std::forward<More>(more)...), pager_(pager) {}
 
-  void unshard() override { shards().unshard(); }
-  void reshard() override { shards().reshard(); }
+  void unshard() override { this->shards().unshard(); }
+  void reshard() override { this->shards().reshard(); }
   void before_compute() override { pager_.begin_compute(); }
   void after_compute() override { pager_.end_compute(); }
   bool is_weight(const at::Tensor& tensor) const override { return pager_.has(tensor); }

@@ -12,6 +12,7 @@
 #include "penstock/runtime/parameters/gradients.h"
 #include "penstock/runtime/parameters/invariant_gradients.h"
 #include "penstock/runtime/parameters/paged_hooks.h"
+#include "penstock/runtime/parameters/sharded_gradients.h"
 
 namespace penstock::parameters {
 
@@ -68,10 +69,19 @@ std::unique_ptr<execute::StageHooks> RankParameters::make_hooks(ParameterShards&
     if (options.whole_gradients) {
       whole_gradients = [sum = options.whole_gradients, set = sets_.size()] { sum(set); };
     }
+    if (pager_) {
+      return std::make_unique<PagedHooks<InvariantShards>>(*pager_, shards, communicator_,
+                                                           std::move(whole_gradients));
+    }
+    if (grown_->rules().are_cut()) {
+      return std::make_unique<InvariantShards>(shards, communicator_, std::move(whole_gradients));
+    }
     return std::make_unique<InvariantGradients>(trained, communicator_, grown_->group(),
                                                 std::move(whole_gradients));
   }
-  if (pager_) return std::make_unique<PagedHooks>(shards, *pager_, options.sums);
+  if (pager_) {
+    return std::make_unique<PagedHooks<ShardedGradients>>(*pager_, shards, options.sums);
+  }
   if (trained.empty()) return std::make_unique<execute::StageHooks>();
   if (grown_->rules().are_cut()) {
     return std::make_unique<ShardedGradients>(shards, options.sums, options.sums_under_way_max);

@@ -56,6 +56,8 @@ class RankParameters {
   ~RankParameters();
 
   std::size_t sets() const;
+  // Whether ranks update slices; else each updates whole parameters.
+  bool are_cut() const { return grown_->rules().are_cut(); }
 
   // What this rank updates of trained parameters: whole ones, or slices, each with its gradient.
   const Parts& parts() const { return parts_; }

@@ -4,10 +4,7 @@
 
 namespace penstock::parameters {
 
-void check(const ZeroOptions& zero, const offload::Where& pieces, GradientSums order) {
-  if (zero.stage != ZeroStage::Off && order == GradientSums::Invariant) {
-    throw ConfigError("invariant sums of gradients keep whole gradients: they need ZeroStage::Off");
-  }
+void check(const ZeroOptions& zero, const offload::Where& pieces) {
   if (pieces.place != offload::Place::Device && zero.stage != ZeroStage::Parameters) {
     throw ConfigError(
         "offloaded parameters need ZeroStage::Parameters: else they are always whole");

@@ -31,9 +31,9 @@ enum class GradientSums : std::uint8_t {
   Invariant,   // Added by the microbatches' numbers: the same bits for every number of replicas.
 };
 
-// Throws: ConfigError, where these do not go together: whole gradients, say, and ranks that have
-// slices of them.
-void check(const ZeroOptions& zero, const offload::Where& pieces, GradientSums order);
+// Throws: ConfigError, where these do not go together: pieces that are elsewhere, and parameters
+// that are always whole.
+void check(const ZeroOptions& zero, const offload::Where& pieces);
 
 // The rules of a data group with so many ranks that compute on `device`.
 partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Where& pieces,

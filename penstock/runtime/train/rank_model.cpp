@@ -26,21 +26,24 @@ std::vector<std::vector<StageId>> stages_of_ranks(const verify::VerifiedSchedule
   return schedule.facts().homes.stages_of_ranks(schedule.schedule().programs.size());
 }
 
-// The squares of gradients that count here, without rounding: these are taken out of `squares`,
-// which has a sum for each parameter, in model order.
-parameters::ExactSquares exact_squares(const ModelOrder& order, std::vector<double>& squares) {
+// The squares of gradients that count here, without rounding: those of what this rank updates.
+// They are taken out of `squares`, which has a sum for each parameter, in model order.
+parameters::ExactSquares exact_squares(const ModelOrder& order, const parameters::Parts& parts,
+                                       std::vector<double>& squares) {
   std::vector<double> numbers, at_places(static_cast<std::size_t>(order.places().size()), 0.0);
   for (std::size_t i = 1; i <= squares.size(); ++i) numbers.push_back(static_cast<double>(i));
   order.places().place(numbers, at_places);  // 0 where another rank has a place.
-  parameters::ExactSquares sum{};
+  std::vector<bool> are_exact(squares.size(), false);
   for (const double number : at_places) {
     if (number == 0) continue;
     const std::size_t i = static_cast<std::size_t>(number) - 1;
-    const at::Tensor& gradient = order.parameters()[i].tensor.grad();
-    if (squares[i] == 0 || !gradient.defined() || !parameters::has_exact_squares(gradient))
-      continue;
-    parameters::add_squares(sum, gradient);
-    squares[i] = 0.0;
+    are_exact[i] = squares[i] != 0 && parameters::has_exact_squares(order.parameters()[i].tensor);
+    if (are_exact[i]) squares[i] = 0.0;
+  }
+  parameters::ExactSquares sum{};
+  for (const parameters::Part& part : parts.all()) {
+    const at::Tensor& gradient = part.tensor.grad();
+    if (are_exact[part.parameter] && gradient.defined()) parameters::add_squares(sum, gradient);
   }
   return sum;
 }
@@ -273,7 +276,11 @@ RankModel::SquaredNorms RankModel::squared_norms() {
   }
   norms.counted.resize(static_cast<std::size_t>(order_->places().size()), 0.0);
   if (options_.sums == GradientSums::Invariant) {
-    const parameters::ExactSquares exact = exact_squares(*order_, counted);
+    const parameters::ExactSquares here = exact_squares(*order_, replicated_->parts(), counted);
+    std::vector<double> exact(here.begin(), here.end());
+    if (replicated_->are_cut()) {  // Replicas have other slices.
+      exact = sums_.over_copies(exact, "sharing the gradient norm with replicas");
+    }
     order_->places().place(counted, norms.counted);
     norms.counted.insert(norms.counted.end(), exact.begin(), exact.end());
   } else {

@@ -4,7 +4,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <bit>
@@ -207,7 +206,8 @@ void SharingRanks::sum(const std::vector<at::Tensor>& parts, at::ScalarType type
   std::vector<at::Tensor> flat;
   for (const at::Tensor& part : parts) {
     const at::Tensor& gradient = part.grad();
-    flat.push_back((gradient.defined() ? gradient : at::zeros_like(part, type)).flatten());
+    const at::TensorOptions options = part.options().dtype(type).requires_grad(false);
+    flat.push_back((gradient.defined() ? gradient : at::zeros(part.sizes(), options)).flatten());
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     flat.push_back(at::full({1}, parts[i].grad().defined() ? 1.0 : 0.0, flat[i].options()));

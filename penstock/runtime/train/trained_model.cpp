@@ -69,7 +69,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
   mesh::Mesh mesh = mesh::make_mesh(communicator.world_size(), options.mesh);
   nn::check_model(layers);
   check_sharing(options, layers, loss);
-  parameters::check(options.zero, options.offload.parameters, options.sums);
+  parameters::check(options.zero, options.offload.parameters);
   if (options.precision.sum_type() != options.precision.type &&
       options.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients are in the type of the parameters");

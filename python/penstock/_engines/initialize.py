@@ -87,7 +87,14 @@ def _engine_for(model: Any) -> type[Any]:
         return PipelineEngine
     if isinstance(model, Module):
         return Engine
-    raise ConfigError(f"model is a {type(model).__name__}, must be a torch.nn.Module")
+    raise ConfigError(
+        f"model is a {type(model).__name__}, must be a torch.nn.Module",
+        ("a Hugging Face folder is trained by penstock.Trainer",) if _is_path(model) else (),
+    )
+
+
+def _is_path(model: Any) -> bool:
+    return isinstance(model, str | Path)
 
 
 def add_config_arguments(parser: ArgumentParser) -> ArgumentParser:
