@@ -65,10 +65,15 @@ TEST(SharedLayers, HaveInvariantSumsOfEightBlocksInFloat) {
   }
 }
 
-TEST(SharedLayers, HaveNoProgramThatAdapts) {
-  EXPECT_EQ(refusal(of_two(R"(, "schedule": {"adapt": true})")),
-            "llama.json:1:21: mesh.tensor = 2: schedule.adapt is true, and costs are not measured "
-            "of ranks that share layers; take one of them");
+TEST(SharedLayers, MayHaveAProgramThatAdapts) {
+  EXPECT_EQ(refusal(of_two(R"(, "schedule": {"adapt": true})")), "no error");
+}
+
+TEST(SharedLayers, HaveInvariantSumsOfSamplesOfEqualParts) {
+  EXPECT_EQ(refusal(R"({"mesh": {"tensor": 4}, "numerics": {"invariant": true},
+  "model": {"type": "hugging_face", "path": "m", "sequence_length": 30}})"),
+            "llama.json:1:21: mesh.tensor = 4: numerics.invariant is true, and samples of 30 "
+            "tokens have no 4 equal parts; take a multiple of 4 for model.sequence_length");
 }
 
 TEST(SharedLayers, HaveNoProgramOfSeveralReplicas) {
@@ -84,12 +89,13 @@ TEST(SharedLayers, HaveNoProgramOfSeveralReplicas) {
 }
 
 TEST(SharedLayers, AreRefusedByCommandsThatKnowWholeOnes) {
-  EXPECT_EQ(message_of([] { require_whole_layers(shared_by(2), "profile"); }),
-            "profile: mesh.tensor = 2: it knows no layers that ranks share\n"
-            "  note: with --set mesh.tensor=1 each rank has whole layers\n"
-            "  note: penstock train, evaluate, generate, emulate, memory and plan take layers that "
-            "ranks share");
-  EXPECT_EQ(message_of([] { require_whole_layers(shared_by(1), "profile"); }), "no error");
+  const auto check = [](std::int32_t ranks) {
+    return message_of([&] {
+      require_whole_layers(shared_by(ranks), "profile", "it runs whole ones", {"take a run"});
+    });
+  };
+  EXPECT_EQ(check(2), "profile: mesh.tensor = 2: it runs whole ones\n  note: take a run");
+  EXPECT_EQ(check(1), "no error");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ whatever else this one does.
 
 from __future__ import annotations
 
+import json
 import re
 import unittest
 
@@ -85,6 +86,30 @@ class Adapt(ComebackTest):
         self.assert_code(self.run_words(support.PENSTOCK, "report", run), 0)
         self.assertIn("another order", (run / "report.html").read_text())
         self.assert_nothing_left()
+
+    def test_ranks_that_share_layers_change_alike(self) -> None:
+        mesh = {"pipe": 2, "data": 1, "tensor": 2}
+        more = {"mesh": mesh, "run": {"steps": 12}}
+        whole = self.undisturbed(self.pipeline(**more))
+        costs = {op: 3 * units for op, units in COSTS.items()}
+        config = self.adapting(schedule={"adapt_gain": 0}, **more)
+        result = self.train(config, "--run", "run", *slow(costs))
+        self.assert_code(result, 0)
+        self.assert_same_bits(whole, self.folder / "run")
+        self.assertTrue(CHANGED.findall(result.err), result.err)
+
+    def test_of_ranks_that_share_layers_the_slowest_counts(self) -> None:
+        mesh, late_ms = {"pipe": 2, "data": 1, "tensor": 2}, 50
+        late = [
+            word
+            for rank in range(RANKS)
+            for word in ("--inject", f"slow:rank={rank},at=F,seconds={late_ms / 1000}")
+        ]
+        config = self.pipeline(mesh=mesh, run={"steps": 6})
+        self.assert_code(self.train(config, "--run", "run", *late), 0)
+        for each in json.loads((self.folder / "run" / "costs.json").read_text())["forward"]:
+            self.assertGreaterEqual(each, late_ms)
+            self.assertLess(each, 1.9 * late_ms)  # The sum of two is more.
 
     def test_changed_costs_are_told_once(self) -> None:
         late = ["--inject", f"slow:rank=2,step=6,at=F,seconds={6 * UNIT:g}"]

@@ -180,9 +180,11 @@ class Memory(PlannerTest):
         name = self.write("llama.json", json.dumps({"model": model, "mesh": {"tensor": 2}}))
         costs = self.write("costs.json", '{"forward": 1, "input": 1, "weight": 1}')
         plan = ["plan", "--world", 4, "--memory", "1GB", "--costs", costs]
-        for what, command, *words in (["profile", "profile"], ["plan --costs", *plan]):
-            why = rf"^penstock: {what}: mesh\.tensor = 2: it knows no layers that ranks share\n"
-            self.refuse(why, command, name, *words)
+        profile = ["one process runs whole layers", "profile"]
+        costs_of = ["costs are those of whole layers\n  note: leave --costs out", *plan]
+        for what, words in (("profile", profile), ("plan --costs", costs_of)):
+            why, command, *more = words
+            self.refuse(rf"^penstock: {what}: mesh\.tensor = 2: {why}", command, name, *more)
 
 
 class ByShape(PlannerTest):

@@ -4,6 +4,7 @@
 // it once it has changed.  Knows no costs.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,8 +20,10 @@ namespace penstock::train {
 class TrainingProgram {
  public:
   // Trains by the program of `layout`, lowered.  All that is a reference outlives it.
+  // `prove` proves of another one what else its ranks do, or throws.
   TrainingProgram(lower::Plan plan, Layout& layout, RankModel& rank_model, GradientSums sums,
-                  comm::Communicator& communicator, execute::Progress& progress);
+                  comm::Communicator& communicator, execute::Progress& progress,
+                  std::function<void(const verify::VerifiedSchedule&)> prove);
 
   execute::Executor& executor() { return *executor_; }
   // Runs of one name read parameters alike.
@@ -30,8 +33,8 @@ class TrainingProgram {
   // the layout's.  Not a bit of what is trained changes by it.  What executor() had returned before
   // is gone.  Collective over all ranks, between steps.
   // Throws, on every rank: DifferenceError when they were given different programs; ScheduleError
-  // for one that does not verify, or to which there is an objection (adapt/objection.h).  The
-  // program is then the one before.
+  // for one that does not verify, to which there is an objection (adapt/objection.h), or whose
+  // messages and exchanges within layers cannot run together.  The program is then the one before.
   void change(schedule::Schedule program);
   std::int64_t changes() const { return changes_; }
   // What the run asks of its programs; the room is that of the first one.
@@ -54,6 +57,7 @@ class TrainingProgram {
   std::string name_ = "train";
   std::int64_t changes_ = 0;
   std::string saved_;
+  std::function<void(const verify::VerifiedSchedule&)> prove_;
 };
 
 // What this rank does in one step of a schedule that the layout's could be.

@@ -190,7 +190,12 @@ int run_plan(const PlanCommand& command) {
   }
   const config::ReadConfig read =
       config::read_config(command.inputs.config, command.inputs.overrides);
-  if (!command.inputs.costs.empty()) config::require_whole_layers(read.config, "plan --costs");
+  if (!command.inputs.costs.empty()) {
+    config::require_whole_layers(read.config, "plan --costs", "costs are those of whole layers",
+                                 {"leave --costs out: --flops and --bandwidth, or --device, give "
+                                  "times by shape, also of layers that ranks share",
+                                  "with --set mesh.tensor=1 each rank has whole layers"});
+  }
   check_plan_inputs(command.inputs);
   const std::int64_t memory_max = memory_limit(command);
   files_of(command.offload);

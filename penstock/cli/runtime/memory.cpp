@@ -11,6 +11,7 @@
 
 #include "penstock/cli/runtime/late_lines.h"
 #include "penstock/config/read.h"
+#include "penstock/config/validate.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/program_output.h"
@@ -188,14 +189,21 @@ struct Told {
   }
 };
 
-// Whether so many ranks can share the layers.  Where other numbers could, says why not.
-bool can_share(const std::vector<nn::LayerSpec>& layers, const nn::Loss& loss,
-               std::int32_t sharers) {
+// Whether a run could have so many ranks that share the layers.  Where other numbers could, says
+// why not.
+bool can_share(const config::Config& config, const std::vector<nn::LayerSpec>& layers,
+               const nn::Loss& loss, std::int32_t sharers) {
   const auto has_pieces = [](const nn::LayerSpec& layer) { return !layer.meta.pieces.empty(); };
   if (std::ranges::none_of(layers, has_pieces)) return false;
   try {
-    train::check_shared_layers(layers, loss);
-    train::check_shares(layers, sharers, /*blocks=*/{});
+    const mesh::Shape mesh = mesh::Shape{}.with(mesh::Axis::Tensor, sharers);
+    config::Config of_sharers = config;
+    of_sharers.mesh = config::config_of(mesh);
+    config::validate(of_sharers);
+    const config::Batch batch = config::resolve_batch(config.batch, mesh);
+    const train::TrainerOptions options = run::options_of(of_sharers, mesh, batch);
+    train::check_shared_layers(options, layers, loss);
+    train::check_shares(layers, sharers, train::blocks_of_layers(options));
   } catch (const Error& error) {
     write_message(
         str("penstock: memory: no layout with mesh.tensor ", sharers, ": ", error.message()));
@@ -216,7 +224,7 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
   std::set<std::int32_t> tensor(command.tensor.begin(), command.tensor.end());
   if (tensor.empty()) tensor.insert(1);
   for (const std::int32_t sharers : tensor) {
-    if (sharers > 1 && !can_share(layers, told.model.loss, sharers)) continue;
+    if (sharers > 1 && !can_share(config, layers, told.model.loss, sharers)) continue;
     const mesh::Shape mesh = mesh::Shape{}.with(mesh::Axis::Tensor, sharers);
     for (const std::int64_t size : sizes) {
       batch.micro_batch_size = size;

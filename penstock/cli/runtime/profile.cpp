@@ -208,7 +208,11 @@ int measure(const ProfileCommand& command, const config::Config& config) {
 int run_profile(const ProfileCommand& command) {
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
-  config::require_whole_layers(config, "profile");
+  config::require_whole_layers(
+      config, "profile", "one process runs whole layers, and nobody exchanges with it",
+      {"a run measures what ranks that share layers take, exchanges included: costs.json in its "
+       "folder, or penstock report RUN --costs FILE",
+       "penstock plan and penstock emulate find it by shape, for a device"});
   try {
     return measure(command, config);
   } catch (const Error& error) {

@@ -189,10 +189,11 @@ void check_shared_layers(const Config& config, const Origins& origins, Problems&
                              "numerics.invariant is true, and sums within a layer have 8 blocks, "
                              "which ranks share: take 1, 2, 4 or 8"));
   }
-  if (config.schedule.adapt) {
-    problems.add(origin, str(what,
-                             "schedule.adapt is true, and costs are not measured of ranks that "
-                             "share layers; take one of them"));
+  const std::int64_t tokens = config.model.sequence_length;
+  if (config.numerics.invariant && 8 % ranks == 0 && tokens % ranks != 0) {
+    problems.add(origin, str(what, "numerics.invariant is true, and samples of ", tokens,
+                             " tokens have no ", ranks, " equal parts; take a multiple of ", ranks,
+                             " for model.sequence_length"));
   }
 }
 

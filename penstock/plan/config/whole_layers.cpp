@@ -6,13 +6,11 @@
 
 namespace penstock::config {
 
-void require_whole_layers(const Config& config, std::string_view who) {
+void require_whole_layers(const Config& config, std::string_view who, std::string_view why,
+                          const std::vector<std::string>& instead) {
   const std::int32_t sharers = asked_shape(config.mesh)[mesh::Axis::Tensor];
   if (sharers == 1) return;
-  throw ConfigError(str(who, ": mesh.tensor = ", sharers, ": it knows no layers that ranks share"),
-                    {"with --set mesh.tensor=1 each rank has whole layers",
-                     "penstock train, evaluate, generate, emulate, memory and plan take layers "
-                     "that ranks share"});
+  throw ConfigError(str(who, ": mesh.tensor = ", sharers, ": ", why), instead);
 }
 
 }  // namespace penstock::config

@@ -48,23 +48,26 @@ std::optional<Plan> read_plan(const std::string& text) {
               .program = schedule::parse_csv(std::string_view(text).substr(line + 1), "adapted")};
 }
 
-// Every rank gets the sum of all ranks' numbers at each place.
-std::vector<double> sum_over_model(train::RankModel& here, const std::vector<double>& mine,
-                                   execute::Progress& progress) {
-  const WaitMark wait(progress, "sharing measured costs");
-  const at::Tensor shared = at::zeros({std::ssize(mine)}, at::kDouble);
-  auto* value = shared.data_ptr<double>();
-  std::ranges::copy(mine, value);
-  here.sums().over_model(shared);
-  return {value, value + shared.numel()};
-}
-
-std::vector<std::vector<double>> by_replica(const std::vector<double>& all, std::size_t each) {
+std::vector<std::vector<double>> parts_of(const std::vector<double>& all, std::size_t each) {
   std::vector<std::vector<double>> parts;
   for (auto next = all.begin(); next != all.end(); next += static_cast<std::ptrdiff_t>(each)) {
     parts.emplace_back(next, next + static_cast<std::ptrdiff_t>(each));
   }
   return parts;
+}
+
+// Every rank gets the sums over the pipe of all ranks' numbers at each place: those of the ranks
+// that have the first part of their layers, of those with the second, and so on.
+std::vector<std::vector<double>> sums_over_pipe(train::RankModel& here,
+                                                const std::vector<double>& mine,
+                                                execute::Progress& progress) {
+  const WaitMark wait(progress, "sharing measured costs");
+  const mesh::Group& sharing = here.groups().shared_weights;
+  const at::Tensor shared = at::zeros({sharing.size() * std::ssize(mine)}, at::kDouble);
+  auto* value = shared.data_ptr<double>();
+  std::ranges::copy(mine, value + sharing.here * std::ssize(mine));
+  here.sums().over_model(shared);
+  return parts_of({value, value + shared.numel()}, mine.size());
 }
 
 adapt::Settings settings_of(const config::ScheduleConfig& config) {
@@ -84,7 +87,6 @@ Adapting::Adapting(const config::Config& config, c10::Device device, train::Trai
       listeners_(std::move(listeners)),
       patience_(std::min(kSecondsMax, kShareOfSilence * config.launch.heartbeat_seconds)),
       measures_(config_.window_steps > 0 && device.is_cpu() &&
-                !trainer.rank_model().sharing().are_several() &&
                 trainer.layout().schedule.schedule().replicas == 1),
       no_plans_(
           adapt::objection_to_planning(trainer.layout().schedule, trainer.program().terms().sums)),
@@ -157,19 +159,23 @@ void Adapting::after(std::int64_t step) {
   conclude(window);
 }
 
-// Each rank puts its numbers where the others have zeros; of replicas, the slower one's count.
+// Each rank puts its numbers where the others have zeros; of replicas, and of ranks that share
+// layers, the slower one's count.
 adapt::WindowCosts Adapting::share() {
   train::RankModel& here = trainer_.rank_model();
-  const auto latency =
-      window_->latency_of(sum_over_model(here, window_->message_times(), progress_));
+  std::optional<double> latency;
+  for (const auto& times : sums_over_pipe(here, window_->message_times(), progress_)) {
+    latency = std::max(latency, window_->latency_of(times));  // Absent is less than all.
+  }
   adapt::WindowCosts mine = window_->costs();
   const std::int64_t first = mine.first_step, last = mine.last_step;
   if (here.groups().pipe.here == 0) mine.latency = latency;
   const std::vector<double> numbers = adapt::to_numbers(mine);
   const std::vector<double> replicas = here.sums().over_replicas(numbers, "sharing measured costs");
-  const std::vector<double> slowest = adapt::slowest(by_replica(replicas, numbers.size()));
-  adapt::WindowCosts all = adapt::from_numbers(sum_over_model(here, slowest, progress_),
-                                               mine.stages.size(), mine.ranks.size());
+  const std::vector<double> slowest = adapt::slowest(parts_of(replicas, numbers.size()));
+  adapt::WindowCosts all =
+      adapt::from_numbers(adapt::slowest(sums_over_pipe(here, slowest, progress_)),
+                          mine.stages.size(), mine.ranks.size());
   all.first_step = first;
   all.last_step = last;
   return all;

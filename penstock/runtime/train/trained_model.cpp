@@ -60,6 +60,16 @@ void check_sharing(const TrainerOptions& options, const std::vector<nn::LayerSpe
   check_shared_layers(options, layers, loss);
 }
 
+// Nothing to prove where ranks have whole layers.
+void prove_exchanges_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
+                        const nn::Loss& loss, const verify::VerifiedSchedule& schedule,
+                        const partition::Partition& partition) {
+  if (options.mesh.size(mesh::Role::SharedWeights) == 1) return;
+  prove_exchanges(schedule,
+                  exchanges_of_stages(layers, loss, partition, options.checkpointing, options.sums),
+                  options.mesh);
+}
+
 // Collective over all ranks, which have the same of everything afterwards.  Layers may have to be
 // made to be counted, which `layers` then are.
 Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& layers,
@@ -104,12 +114,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
                    communicator);
     partition = cut_into_stages();
   }
-  if (sharing.size() > 1) {
-    prove_exchanges(
-        schedule,
-        exchanges_of_stages(layers, loss, *partition, options.checkpointing, options.sums),
-        options.mesh);
-  }
+  prove_exchanges_of(options, layers, loss, schedule, *partition);
   return {std::move(mesh), std::move(schedule), std::move(*partition)};
 }
 
@@ -196,8 +201,11 @@ TrainedModel::TrainedModel(const TrainerOptions& options, std::vector<nn::LayerS
     }
   }
   fixed_->maker.reset();
-  program_ = std::make_unique<TrainingProgram>(std::move(plan), layout, *rank_model_,
-                                               fixed_->options.sums, communicator, progress);
+  program_ = std::make_unique<TrainingProgram>(
+      std::move(plan), layout, *rank_model_, fixed_->options.sums, communicator, progress,
+      [&fixed = *fixed_, loss](const verify::VerifiedSchedule& schedule) {
+        prove_exchanges_of(fixed.options, fixed.layers, loss, schedule, fixed.layout.partition);
+      });
   const execute::WorkMark work(progress, "making masters and optimizer states",
                                execute::Files::Used);
   comm::or_fail(communicator, [this] {

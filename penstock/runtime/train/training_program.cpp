@@ -16,7 +16,8 @@ lower::Plan lower_here(const Layout& layout, const verify::VerifiedSchedule& sch
 
 TrainingProgram::TrainingProgram(lower::Plan plan, Layout& layout, RankModel& rank_model,
                                  GradientSums sums, comm::Communicator& communicator,
-                                 execute::Progress& progress)
+                                 execute::Progress& progress,
+                                 std::function<void(const verify::VerifiedSchedule&)> prove)
     : layout_(layout),
       rank_model_(rank_model),
       terms_(adapt::terms_of(layout.schedule, sums == GradientSums::Invariant
@@ -24,7 +25,8 @@ TrainingProgram::TrainingProgram(lower::Plan plan, Layout& layout, RankModel& ra
                                                   : adapt::Sums::InOrderOfProgram)),
       communicator_(communicator),
       progress_(progress),
-      executor_(rank_model.training_executor(std::move(plan))) {}
+      executor_(rank_model.training_executor(std::move(plan))),
+      prove_(std::move(prove)) {}
 
 void TrainingProgram::change(schedule::Schedule program) {
   const execute::WaitMark wait(progress_, "changing the program");
@@ -39,6 +41,7 @@ void TrainingProgram::change(schedule::Schedule program) {
                             " cannot take the place of ",
                             schedule::title(layout_.schedule.schedule()), ": ", *objection));
   }
+  prove_(next);
   lower::Plan plan = lower_here(layout_, next, communicator_);
   communicator_.link(lower::peers(plan));
   earlier_plans_.push_back(executor_->shared_plan());
