@@ -107,10 +107,13 @@ std::span<const DeviceModel> device_models() {
       of_sheet("a100-40", "NVIDIA A100 SXM, 40 GB", 42331013120, 19.5, 312, 1555, 300, 25),
       of_sheet("a100-80", "NVIDIA A100 SXM, 80 GB", 85100068864, 19.5, 312, 2039, 300, 25),
       of_sheet("b200", "NVIDIA B200 SXM, 180 GB", 191514411008, 80, 2250, 8000, 900, 50),
+      of_sheet("h100-96", "NVIDIA H100, 96 GB of HBM2e, 500 W", 103079215104, 67, 989, 2400, 450, 50),
       of_sheet("h100-pcie", "NVIDIA H100 PCIe, 80 GB", 84942979072, 51, 756, 2039, 64, 50),
       of_sheet("h100-sxm", "NVIDIA H100 SXM, 80 GB", 84942979072, 67, 989, 3352, 450, 50),
       of_sheet("h200", "NVIDIA H200 SXM, 141 GB", 150754820096, 67, 989, 4800, 450, 50),
       of_sheet("mi300x", "AMD MI300X, 192 GB", 205822885888, 163, 1300, 5300, 64, 50),
+      of_sheet("v100-16", "NVIDIA V100 SXM, 16 GB", 16945512448, 15.7, 125, 898, 150, 12.5),
+      of_sheet("v100-32", "NVIDIA V100 SXM, 32 GB", 34089730048, 15.7, 125, 898, 150, 12.5),
   };
   return all;
 }
