@@ -4,14 +4,13 @@ Rows are in rows.jsonl, one a line, as their sources print them; sources.json sa
 and what is read into them.  A row's layout is priced with the device's table.  Nothing is fitted
 to a row or a source.  Needs the standard library, and a build without torch.
 
-    python3 tests/published/replay.py [TABLE...] [--rows]
+    python3 tests/published/replay.py [TABLE...] [--rows] [--write-reached]
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -24,8 +23,9 @@ from typing import Any
 import shapes
 
 HERE = Path(__file__).parent
-BUILD = Path(os.environ.get("PENSTOCK_BUILD", HERE.parents[1] / "build"))
+BUILD = Path(os.environ.get("PENSTOCK_BUILD", HERE.parents[1] / "build")).resolve()
 PENSTOCK = BUILD / "bin" / "penstock"
+REACHED = HERE / "reached.json"
 UNITS = {"GB": 1e9, "GiB": 2**30, "bytes": 1}
 # Rates of links of the device table, which a row may override: bytes a second.
 NETWORKS = {"a100-40": 25, "a100-80": 25, "h100-sxm": 50, "h100-96": 50}
@@ -74,7 +74,7 @@ class Planned:
     row: dict[str, Any]
     step: float  # Seconds.
     measured: float | None
-    peaks: list[int]  # Bytes by pipeline rank.
+    peaks: list[float]  # Bytes by pipeline rank.
     fits: bool
     times: dict[str, float]  # Parts of the first rank's step.
 
@@ -89,8 +89,21 @@ class Planned:
         is_last = "last" in measured["memory_of"]
         planned = self.peaks[-1] if is_last else max(self.peaks)
         if "nvidia-smi" in measured["memory_of"]:
-            planned += 2e9 if self.row["device"].startswith("a100") else 1.3e9  # CUDA's context.
+            planned += context(self.row)
         return planned / (measured["memory"] * UNITS[measured["memory_unit"]]) - 1
+
+
+def context(row: dict[str, Any]) -> float:
+    """Bytes that CUDA itself takes."""
+    return 1.3e9 if row["device"].startswith("v100") else 2e9
+
+
+def peak_of(parts: dict[str, int], row: dict[str, Any], program: dict[str, Any]) -> float:
+    """A rank's bytes.  Other programs add gradients in place: they have one copy of them."""
+    if row["zero"] == 3 or "gradients" not in program:
+        return parts["peak"]
+    elements = parts["parameters"] / shapes.SHORT
+    return parts["peak"] - parts["gradients"] - parts["buckets"] + elements * program["gradients"]
 
 
 def planned(row: dict[str, Any], folder: Path) -> Planned:
@@ -110,11 +123,16 @@ def planned(row: dict[str, Any], folder: Path) -> Planned:
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(config))
     device = row["device"]
+    other: dict[str, Any] = {}
     if row.get("network_gb_s", NETWORKS.get(device)) != NETWORKS.get(device):
-        other = {"like": device, "network_bytes_per_s": row["network_gb_s"] * 1e9}
-        (folder / "device.json").write_text(json.dumps(other))
+        other["network_bytes_per_s"] = row["network_gb_s"] * 1e9
+    if "attention_shares" in program:  # Of the attention that ran.
+        other["attention_share"], other["attention_backward_share"] = program["attention_shares"]
+    if other:
+        (folder / "device.json").write_text(json.dumps({"like": device, **other}))
         device = "device.json"
-    is_even = row["layers"] % (row["pipe"] * row["stages_per_rank"]) == 0
+    stages = row["pipe"] * row["stages_per_rank"]
+    is_even = row["layers"] % stages == 0 or (row["layers"] + 2) % stages == 0
     layout = ",".join(
         f"{key}={row[key]}"
         for key in ("pipe", "tensor", "data", "zero", "schedule", "stages_per_rank", "microbatch",
@@ -128,31 +146,25 @@ def planned(row: dict[str, Any], folder: Path) -> Planned:
     if done.returncode != 0:
         raise RuntimeError(f"{row['id']}: {done.stderr}")
     told = json.loads(done.stdout)["layouts"][0]
+    memory = json.loads(done.stdout)["memory"]
+    peaks = [peak_of(rank["bytes"], row, program) for rank in told["ranks"]]
     return Planned(
-        row=row, step=told["step"], measured=measured_step(row, program), peaks=told["peak"],
-        fits=told["fits"], times=told["ranks"][0]["times"],
+        row=row, step=told["step"], measured=measured_step(row, program), peaks=peaks,
+        fits=max(peaks) + context(row) <= memory, times=told["ranks"][0]["times"],
     )  # fmt: skip
 
 
 def bubble(row: dict[str, Any]) -> float:
-    """Of its schedule with its own passes, simulated."""
+    """The bubble of its schedule, simulated with the passes and messages that were measured."""
     forward, inputs, weights, message = row["measured"]["passes_ms"]
     microbatches = row["samples"] // row["microbatch"] // row["data"]
-    words = ["schedule", row["schedule"], "--ranks", row["pipe"], "--microbatches", microbatches,
+    words = ["simulate", row["schedule"], "--ranks", row["pipe"], "--microbatches", microbatches,
              "--forward", forward, "--input", inputs, "--weight", weights, "--latency", message,
-             "--format", "json"]  # fmt: skip
-    # The program's time is that of a step: its table is read from the comparison.
-    words = ["simulate", "-", *words[8:-2], "--format", "json"]
-    made = subprocess.run(
-        [str(PENSTOCK), "schedule", row["schedule"], "--ranks", str(row["pipe"]),
-         "--microbatches", str(microbatches), "--format", "json"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+             "--json"]  # fmt: skip
     told = subprocess.run(
-        [str(PENSTOCK), *map(str, words)], input=made, capture_output=True, text=True, check=True
+        [str(PENSTOCK), *map(str, words)], capture_output=True, text=True, check=True
     ).stdout
-    makespan = json.loads(told)["makespan"]
-    return 1 - microbatches * (forward + inputs + weights) / makespan
+    return 1 - microbatches * (forward + inputs + weights) / json.loads(told)["makespan"]
 
 
 def tau(pairs: list[tuple[float, float]]) -> float | None:
@@ -213,6 +225,21 @@ def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
+def in_words(each: Planned) -> str:
+    """A row's errors, and what its first rank does for 1 % of the step or more."""
+    row = each.row
+    parts = [f"{name} {part / each.step:.0%}" for name, part in each.times.items()
+             if name != "step" and part > 0.01 * each.step]  # fmt: skip
+    edge = " (out of memory)" if row["measured"].get("out_of_memory") else ""
+    return (
+        f"{row['id']} pipe {row['pipe']} tensor {row['tensor']} data {row['data']} "
+        f"ZeRO {row['zero']} microbatch {row['microbatch']}: step {each.step:.4g} s, "
+        f"{percent(each.error()) if each.measured else '?'}; {max(each.peaks) / 1e9:.1f} GB, "
+        f"{percent(each.memory_error()) or '?'}, {'fits' if each.fits else 'does not fit'}{edge}; "
+        + ", ".join(parts)
+    )
+
+
 def main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     found = replay(set(words or sources()))
@@ -226,12 +253,18 @@ def main() -> None:
         print("| " + " | ".join(map(str, cells)) + " |")
         if "--rows" in sys.argv:
             for each in plans:
-                row = each.row
-                error = percent(each.error()) if each.measured else "-"
-                parts = ", ".join(f"{k} {v / each.step:.0%}" for k, v in each.times.items() if k != "step" and v / each.step > 0.01)
-                print(f"  {row['id']} p{row['pipe']} t{row['tensor']} d{row['data']} z{row['zero']} mb{row['microbatch']}: {error}"
-                      f" step {each.step:.2f}, measured {each.measured or math.nan:.2f}; memory"
-                      f" {percent(each.memory_error())} {max(each.peaks)/1e9:.1f} GB fits {each.fits} {row['measured'].get('out_of_memory','')} | {parts}")
+                print(f"  {in_words(each)}")
+    if "--write-reached" in sys.argv:
+        reached = {
+            table: {
+                name: round(value, 4)
+                for name, value in vars(summary(plans)).items()
+                if value is not None
+            }
+            for table, plans in found.items()
+        }
+        lines = (f"  {json.dumps(table)}: {json.dumps(each)}" for table, each in reached.items())
+        REACHED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

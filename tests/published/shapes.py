@@ -19,6 +19,7 @@ class Shape:
 
     is_plain: scores are in memory; else attention is one kernel.
     cuts_tokens: ranks that share layers have a part of the tokens between them.
+    halves_products: selective recomputation makes every second product again, and all but attention.
     """
 
     layers: int
@@ -34,6 +35,7 @@ class Shape:
     is_gated: bool
     has_ties: bool
     cuts_tokens: bool
+    halves_products: bool = False
 
     @property
     def tokens(self) -> int:
@@ -133,6 +135,13 @@ def block(shape: Shape, is_selective: bool) -> dict:
     attention_forward(s, forward)
     if is_selective and s.is_plain:
         attention_forward(s, inputs)
+    if is_selective and s.halves_products:
+        again = Kernels()
+        for inner, outer in linears(s):
+            again.product(n, inner, outer)
+        inputs.all += again.all[::2]
+        inputs.other(between * h, 2 * SHORT, 2)
+        inputs.other(n * ffn, 3 * SHORT)
     attention_backward(s, inputs)
     for _ in range(2):  # Norms, and what is added to the residual stream with dropout.
         forward.other(between * h, 2 * SHORT)
@@ -153,7 +162,10 @@ def block(shape: Shape, is_selective: bool) -> dict:
     elements = sum(inner * outer for inner, outer in linears(s))
     weights.other(elements, 2 * 4)  # Gradients are added in float.
     # Activations: Korthikanti et al. 2022, section 4, less the input, which is counted apart.
-    if s.is_gated:
+    if s.is_gated and is_selective and s.halves_products:
+        cut = n * (h + h + s.ffn) // t * SHORT  # Attention's output, and every second product's.
+        whole = between * h * SHORT
+    elif s.is_gated:
         cut = n * (2 * h + kv + h + 3 * s.ffn) // t * SHORT
         whole = between * h * 2 * SHORT
     else:
@@ -251,11 +263,10 @@ def layers_file(row: dict[str, Any], program: dict[str, Any]) -> dict[str, Any]:
                                      "sequence", "tensor", "microbatch")},
         is_plain=program["attention"] == "plain", is_gated=program.get("gated", False),
         has_ties=program.get("ties", False), cuts_tokens=row["tokens_cut"],
+        halves_products=program.get("selective") == "every second product",
     )  # fmt: skip
     model = [{"name": "embedding", "type": "Embedding", "parameters": 1}]
-    model += [
-        {"name": f"block.{i}", "type": "Block", "parameters": 1} for i in range(shape.layers)
-    ]
+    model += [{"name": f"block.{i}", "type": "Block", "parameters": 1} for i in range(shape.layers)]
     model.append({"name": "head", "type": "Head", "parameters": 1})
     sizes = []
     for is_selective in (False, True):

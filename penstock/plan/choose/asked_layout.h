@@ -12,8 +12,9 @@ namespace penstock::choose {
 // How a priced layout's layers are cut into stages.
 enum class Stages : std::uint8_t {
   Best,  // Cut for the shortest step, like those of a candidate.
-  Even,  // Equal numbers of blocks, with what is before them in the first, and behind them in the
-         // last.
+  // Equal numbers of blocks, with what is before them in the first, and behind them in the last; or
+  // one block fewer in these two.
+  Even,
 };
 
 struct AskedLayout {

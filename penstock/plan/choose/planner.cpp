@@ -181,13 +181,15 @@ class Planner {
     const auto first = std::ranges::find_if(model, is_block) - model.begin();
     const std::int64_t blocks = std::ranges::count_if(model, is_block);
     const std::int64_t stages = layout.stages();
-    if (blocks % stages != 0) {
+    // What is before the blocks, and behind them, may count as a block each.
+    const std::int64_t ends = blocks % stages != 0 && (blocks + 2) % stages == 0 ? 1 : 0;
+    if ((blocks + 2 * ends) % stages != 0) {
       throw ConfigError(str("plan: --only stages=even: ", blocks, " blocks on ", stages, " stages"),
                         {"leave stages=even out, and the layers are cut for the shortest step"});
     }
     partition::Partition even{.bounds = {0}};
     for (std::int64_t stage = 1; stage < stages; ++stage) {
-      even.bounds.push_back(first + stage * (blocks / stages));
+      even.bounds.push_back(first + stage * ((blocks + 2 * ends) / stages) - ends);
     }
     even.bounds.push_back(std::ssize(model));
     return even;
