@@ -16,7 +16,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
 .PHONY: build setup py wheel package stubs demo test test-all fast dev asan asan-plan tsan fuzz \
-  soak bench bench-peers golden lint format clang-tidy check-all install ci clean help
+  soak bench bench-peers published golden lint format clang-tidy check-all install ci clean help
 
 build: ## Set up and build a release into build/, programs in build/bin (the default)
 	@./setup.sh release
@@ -105,6 +105,11 @@ bench: build ## Measure against the bare loop, and against the peers if they are
 
 bench-peers: ## Install the systems that `make bench` compares with, into bench/.venv-peers
 	bench/setup_peers.sh
+
+published: ## Plan published runs, and print how far off each table is
+	@./setup.sh plan-only
+	cmake --build build-plan -j $(JOBS) --target penstock_program
+	PENSTOCK_BUILD=build-plan $(PYTHON) tests/published/replay.py
 
 gpu: ## On a machine with a CUDA device and torch: build, test and measure there
 	$(PYTHON) bench/gpu.py

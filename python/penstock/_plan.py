@@ -30,6 +30,7 @@ class Candidate:
     number: from 1 on, the fastest first.
     microbatch: samples of one; microbatches: of a step and replica.
     recompute_interval: layers that are computed again together; 0: none are.
+    recompute: "none", "selective" or "full".
     in_files: "", "states" or "states and parameters": what is in files while it is not used.
     bounds: the first layer of each stage, and the number of layers.
     step: of the simulation; parts: where it goes, which adds up to it.
@@ -48,6 +49,7 @@ class Candidate:
     microbatches: int
     microbatch: int
     recompute_interval: int
+    recompute: str
     in_files: str
     bounds: list[int]
     step: float

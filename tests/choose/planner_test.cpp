@@ -268,6 +268,36 @@ TEST_F(PlannerTest, ItsConfigurationHasTheLayout) {
   }
 }
 
+TEST_F(PlannerTest, WhatIsAskedForIsPricedLikeTheCandidate) {
+  const Request every = request(4, 16, kAny);
+  const Frame frame{.world = 4, .samples = 16, .layers = kBlocks};
+  const AskedLayout asked = asked_layout("pipe=2,zero=1,microbatch=2,recompute=full", frame);
+  const Priced priced = price(every, asked);
+  const Plans plans = plan(every);
+  const auto same = std::ranges::find_if(plans.candidates, [&](const Candidate& each) {
+    return each.layout == asked.layout || std::ranges::count(each.equals, asked.layout) > 0;
+  });
+  ASSERT_NE(same, plans.candidates.end());
+  EXPECT_TRUE(is_equal(priced.candidate, *same));
+  ASSERT_EQ(priced.times.size(), 2U);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    // Every rank's parts make up the step, and its bytes the peak.
+    EXPECT_NEAR(priced.times[rank].time.step(), priced.candidate.time.step(), 1e-9);
+    EXPECT_EQ(priced.peaks[rank].total(), priced.candidate.peak_bytes[rank]);
+  }
+}
+
+TEST_F(PlannerTest, EvenStagesHaveAsManyBlocks) {
+  file.model.front().type = "Embedding";
+  for (memory::MeasuredSize& size : file.sizes) size.memory.layers.front().parameters.clear();
+  const Request every = request(4, 16, kAny);
+  const Frame frame{.world = 4, .samples = 16, .layers = kBlocks};
+  EXPECT_THROW(price(every, asked_layout("pipe=2,stages=even", frame)), ConfigError);  // 7 blocks.
+  file.model.back().type = "Head";
+  const Priced priced = price(every, asked_layout("pipe=2,stages=even", frame));
+  EXPECT_EQ(priced.candidate.partition.bounds, (std::vector<std::int64_t>{0, 4, 8}));
+}
+
 TEST_F(PlannerTest, FilesTakeLessMemoryAndMoreTime) {
   Request one = request(1, 4, kAny);
   one.choices.microbatches = {2};

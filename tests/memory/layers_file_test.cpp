@@ -48,6 +48,9 @@ LayersFile file() {
           .model = {{.name = "h.0", .type = "Block", .parameters = 6}},
           .sample_bytes = 13,
           .sizes = {{.microbatch = 1, .memory = {.layers = {layer}, .loss = {.output = 4}}},
+                    {.microbatch = 1,
+                     .is_selective = true,
+                     .memory = {.layers = {layer}, .loss = {.output = 4}}},
                     {.microbatch = 4, .memory = {.layers = {layer}, .loss = {.output = 5}}},
                     {.microbatch = 1,
                      .sharers = 2,
@@ -57,19 +60,20 @@ LayersFile file() {
 TEST(LayersFile, ReadsWhatItWrites) {
   const LayersFile read_file = read(to_json(file()));
   EXPECT_EQ(to_json(read_file), to_json(file()));
-  const Parameter& parameter = read_file.sizes[1].memory.layers[0].parameters[0];
+  const Parameter& parameter = read_file.sizes[2].memory.layers[0].parameters[0];
   EXPECT_EQ(parameter.name, "a \"weight\"");
   EXPECT_TRUE(parameter.is_tied);
   EXPECT_EQ(parameter.copies, 2);
-  EXPECT_EQ(read_file.sizes[2].sharers, 2);
-  EXPECT_EQ(read_file.sizes[2].memory.again[0].kept, 16);
-  const LayerMemory& layer = read_file.sizes[1].memory.layers[0];
-  EXPECT_EQ(layer.forward_kernels, file().sizes[1].memory.layers[0].forward_kernels);
-  EXPECT_EQ(layer.weight_kernels, file().sizes[1].memory.layers[0].weight_kernels);
+  EXPECT_TRUE(read_file.sizes[1].is_selective);
+  EXPECT_EQ(read_file.sizes[3].sharers, 2);
+  EXPECT_EQ(read_file.sizes[3].memory.again[0].kept, 16);
+  const LayerMemory& layer = read_file.sizes[2].memory.layers[0];
+  EXPECT_EQ(layer.forward_kernels, file().sizes[2].memory.layers[0].forward_kernels);
+  EXPECT_EQ(layer.weight_kernels, file().sizes[2].memory.layers[0].weight_kernels);
   EXPECT_EQ(layer.input_kernels, devices::Kernels());
   EXPECT_FALSE(parameter.is_trainable);
-  EXPECT_EQ(read_file.sizes[1].memory.layers[0].weight_peak.later, 12);
-  EXPECT_EQ(read_file.sizes[1].memory.loss.output, 5);
+  EXPECT_EQ(read_file.sizes[2].memory.layers[0].weight_peak.later, 12);
+  EXPECT_EQ(read_file.sizes[2].memory.loss.output, 5);
 }
 
 void expect_refused(std::string text, const std::string& part, const std::string& other,
@@ -88,13 +92,14 @@ void expect_refused(std::string text, const std::string& part, const std::string
 
 TEST(LayersFile, RefusesWhatIsNone) {
   const std::string text = to_json(file());
-  expect_refused(text, "\"version\": 2", "\"version\": 1", "this penstock reads version 2");
+  expect_refused(text, "\"version\": 3", "\"version\": 1", "this penstock reads version 3");
   expect_refused(text, "\"kept\": 4", "\"kept\": -4", "kept: expected a whole number from 0");
   expect_refused(text, "\"kept\": 4", "\"kapt\": 4", "no key \"kept\"");
   expect_refused(text, "[8, 9]", "[8]", "backward_peak: expected two numbers");
   expect_refused(text, "\"microbatch\": 4", "\"microbatch\": 1", "must rise");
   expect_refused(text, "\"microbatch\": 1", "\"microbatch\": 0", "expected 1 or more");
   expect_refused(text, "\"sharers\": 2", "\"sharers\": 1", "sizes must rise");
+  expect_refused(text, "\"selective\": true", "\"selective\": false", "sizes must rise");
 }
 
 TEST(LayersFile, SaysWhatItsNumbersDependOn) {

@@ -73,6 +73,36 @@ class Plan(PlannerTest):
             peaks = [rank["peak"]["total"] for rank in told["pipe_ranks"]]
             self.assertEqual(peaks, each["peak"], each)
 
+    def test_a_layout_that_is_asked_for_is_told_by_rank_and_part(self) -> None:
+        write_llama(self.folder / "m")
+        model = {"type": "hugging_face", "path": "m", "weights": "random", "sequence_length": 32}
+        self.write("gpt.json", json.dumps({**CONFIG, "model": model}))
+        ask = ("plan", "gpt.json", "--device", "h100-sxm", "--format", "json")
+        only = ("--only", "pipe=2,tensor=2,data=2,zero=1,recompute=selective")
+        told = json.loads(self.penstock(*ask, *only, "--write", "one.json").out)["layouts"][0]
+        self.assertEqual((told["recompute"], told["fits"]), ("selective", True))
+        for rank, peak in zip(told["ranks"], told["peak"], strict=True):
+            times = dict(rank["times"])
+            self.assertAlmostEqual(times.pop("step"), told["step"], delta=1e-12)
+            self.assertAlmostEqual(sum(times.values()), told["step"], delta=1e-9)
+            self.assertEqual(rank["bytes"].pop("peak"), peak)
+            self.assertEqual(sum(rank["bytes"].values()), peak)
+        # `penstock memory` runs the selective blocks of the configuration that is written.
+        words = ("--set", "launch.device=cuda", "--json")
+        memory = json.loads(self.penstock("memory", "one.json", *words).out)
+        self.assertEqual([each["peak"]["total"] for each in memory["pipe_ranks"]], told["peak"])
+        none = ("--only", "pipe=2,tensor=2,data=2,zero=1")
+        both = json.loads(self.penstock(*ask, *only, *none).out)["layouts"]
+        self.assertGreater(max(both[1]["peak"]), max(both[0]["peak"]))
+        self.assertLess(both[1]["step"], both[0]["step"])
+        text = self.penstock(*ask[:-2], *only, "--world", "8", "--against", "1").out
+        self.assertIn("busiest and fullest ranks", text)
+        self.refuse("tensor=3: .* one node", *ask[:-2], "--only", "tensor=3")
+        said = self.penstock(*ask[:-2], "--only", "tensor=8", code=2).err
+        self.assertRegex(said, "ranks cannot share 4 heads of queries and 2 of keys")
+        self.assertIn("tensor=8: layers are not shared by so many ranks", said)
+        self.refuse("--world is required", *ask)
+
     def test_a_device_gives_speeds_memory_and_links(self) -> None:
         out = self.penstock("plan", "gpt.json", "--world", "16", "--device", "h100-sxm").out
         self.assertIn("h100-sxm: operations and bytes of layers, at 4.422e+13 operations/s", out)

@@ -33,7 +33,9 @@ struct PlanCommand {
   std::vector<int> zero = {0, 1, 2, 3};
   bool recompute = true;
   std::int32_t top = 10;
-  std::string offload;  // DIR=SPEED; "": nothing is in files.
+  std::string offload;            // DIR=SPEED; "": nothing is in files.
+  std::vector<std::string> only;  // Layouts to price, as asked_layout() reads them.
+  std::optional<std::size_t> against;
   std::optional<std::size_t> explain;
   std::string write;
   std::string format = "text";
@@ -45,6 +47,7 @@ std::int64_t memory_limit(const PlanCommand& command) {
   if (text.empty()) {
     const auto device = device_of(command.inputs);
     if (device) return static_cast<std::int64_t>(device->memory_bytes);
+    if (!command.only.empty()) return std::numeric_limits<std::int64_t>::max();
     throw ConfigError("plan: --memory is required: what a rank may take, such as 80GB",
                       {"--device h100-sxm says it, too"});
   }
@@ -85,6 +88,10 @@ bool has_states(const config::Config& config) {
          config.fp16.enabled;
 }
 
+bool is_selective(const config::Config& config) {
+  return config.model.activation_checkpoint == config::ActivationCheckpoint::Selective;
+}
+
 choose::Choices choices_of(const PlanCommand& command, const config::Config& config,
                            const memory::LayersFile& layers, std::int32_t ranks_per_node) {
   choose::Choices choices{.world = static_cast<std::int32_t>(command.world),
@@ -105,6 +112,13 @@ choose::Choices choices_of(const PlanCommand& command, const config::Config& con
   if (command.recompute) {
     const std::int64_t own = config.pipeline.activation_checkpoint_interval;
     choices.recompute_intervals.push_back(std::max<std::int64_t>(own, 1));
+  }
+  // Kernels alone say what selective blocks take longer.
+  const bool has_selective = std::ranges::any_of(layers.sizes, &memory::MeasuredSize::is_selective);
+  const bool own_selective = is_selective(config) && has_selective;
+  choices.selective = {own_selective};
+  if (has_selective && command.recompute && !command.inputs.device.empty()) {
+    choices.selective = {false, true};
   }
   if (!command.offload.empty()) {
     if (has_states(config)) choices.offloads.push_back(choose::Offload::States);
@@ -184,12 +198,118 @@ std::string formatted(const PlanCommand& command, const PlanQuestion& question,
   return plan_text(question, plans) + why;
 }
 
-int run_plan(const PlanCommand& command) {
+// What layouts that are asked for have to fit, as far as it is known.
+choose::Frame frame_of(const PlanCommand& command, const config::Config& config,
+                       std::int64_t layers) {
+  return {
+      .world = command.world,
+      .samples = samples_of(config),
+      .layers = layers,
+      .ranks_per_node = links_of(command.inputs, {}).network.ranks_per_node,
+      .full_interval = std::max<std::int64_t>(config.pipeline.activation_checkpoint_interval, 1)};
+}
+
+// Asks for the sizes that the layouts have, where these are found now.
+void add_sizes(const PlanCommand& command, const config::Config& config, PlanInputs& inputs) {
+  if (!inputs.layers.empty()) return;
+  std::set<std::int64_t> microbatches(inputs.microbatch_sizes.begin(),
+                                      inputs.microbatch_sizes.end());
+  std::set<std::int32_t> tensor(inputs.tensor.begin(), inputs.tensor.end());
+  tensor.insert(1);  // What every model has.
+  if (command.against && microbatches.empty()) microbatches = {1, 2, 4, 8};
+  if (command.against && inputs.tensor.empty()) tensor = {1, 2, 4, 8};
+  const choose::Frame frame = frame_of(command, config, std::numeric_limits<std::int64_t>::max());
+  for (const std::string& text : command.only) {
+    const choose::Layout layout = choose::asked_layout(text, frame).layout;
+    microbatches.insert(layout.microbatch);
+    tensor.insert(layout.tensor());
+  }
+  inputs.microbatch_sizes.assign(microbatches.begin(), microbatches.end());
+  inputs.tensor.assign(tensor.begin(), tensor.end());
+}
+
+// Throws: ConfigError where the layers do not have the layout's size.
+void require_size(const std::string& text, const choose::Layout& layout,
+                  const memory::LayersFile& layers) {
+  std::set<std::int64_t> microbatches, tensor;
+  bool has_selective = false;
+  for (const memory::MeasuredSize& size : layers.sizes) {
+    microbatches.insert(size.microbatch);
+    tensor.insert(size.sharers);
+    has_selective |= size.is_selective;
+  }
+  const auto refuse = [&](const std::string& what, const std::string& note) {
+    throw ConfigError(str("plan: --only ", in_quotes(text), ": ", what), {note});
+  };
+  if (!tensor.contains(layout.tensor())) {
+    refuse(str("tensor=", layout.tensor(), ": layers are not shared by so many ranks"),
+           str("those found are for tensor ",
+               join(std::vector<std::int64_t>(tensor.begin(), tensor.end()), ", "),
+               "; a size divides the heads"));
+  }
+  if (!microbatches.contains(layout.microbatch)) {
+    refuse(str("microbatch=", layout.microbatch, ": the layers have not this size"),
+           str("sizes: ",
+               join(std::vector<std::int64_t>(microbatches.begin(), microbatches.end()), ", ")));
+  }
+  if (layout.is_selective && !has_selective) {
+    refuse("recompute=selective: blocks of this model have no such form", "none, or full");
+  }
+}
+
+std::vector<choose::Priced> priced_of(const PlanCommand& command, Request& request) {
+  const choose::Frame frame =
+      frame_of(command, request.config, static_cast<std::int64_t>(request.layers.model.size()));
+  std::vector<choose::Priced> priced;
+  for (const std::string& text : command.only) {
+    const choose::AskedLayout asked = choose::asked_layout(text, frame);
+    require_size(text, asked.layout, request.layers);
+    if (asked.layout.offload != choose::Offload::Nothing && command.offload.empty()) {
+      throw ConfigError(str("plan: --only ", in_quotes(text), ": how fast are its files?"),
+                        {"--offload DIR=SPEED says it"});
+    }
+    priced.push_back(choose::price(request, asked));
+    const std::int64_t world = priced.back().candidate.layout.mesh.size();
+    request.choices.world = static_cast<std::int32_t>(world);
+  }
+  if (command.against) {
+    request.top = std::max(request.top, static_cast<std::int32_t>(*command.against));
+    const Plans plans = plans_of(request);
+    if (*command.against > plans.candidates.size()) {
+      throw ConfigError(str("plan: --against ", *command.against, ": there are ",
+                            plans.candidates.size(), " candidates"));
+    }
+    priced.push_back(choose::price(request, plans.candidates[*command.against - 1]));
+  }
+  return priced;
+}
+
+// Throws: ConfigError for options that do not go together.
+void check_options(const PlanCommand& command) {
+  if (command.only.empty()) {
+    if (command.world == 0) throw ConfigError("plan: --world is required: how many ranks");
+    if (command.against) throw ConfigError("plan: --against compares a layout of --only");
+  } else {
+    if (command.explain) throw ConfigError("plan: --explain is of candidates, not of --only");
+    if (command.only.size() + (command.against ? 1U : 0U) > 2) {
+      throw ConfigError("plan: two layouts are compared at most",
+                        {"--only twice, or --only and --against"});
+    }
+    if (command.format != "text" && command.format != "json") {
+      throw ConfigError(str("plan: --only is text or json, not ", command.format));
+    }
+  }
   if (command.explain && command.format != "text") {
     throw ConfigError(str("plan: --explain is text: leave --format ", command.format, " out"));
   }
+}
+
+int run_plan(const PlanCommand& given) {
+  check_options(given);
+  PlanCommand command = given;
   const config::ReadConfig read =
       config::read_config(command.inputs.config, command.inputs.overrides);
+  if (!command.only.empty()) add_sizes(command, read.config, command.inputs);
   if (!command.inputs.costs.empty()) {
     config::require_whole_layers(read.config, "plan --costs", "costs are those of whole layers",
                                  {"leave --costs out: --flops and --bandwidth, or --device, give "
@@ -203,28 +323,38 @@ int run_plan(const PlanCommand& command) {
   const Times times = times_of(command.inputs, read.config, layers);
   const Links links = links_of(command.inputs, times);
   const Files files = files_of(command.offload);
-  const Request request{
-      .config = read.config,
-      .layers = layers,
-      .choices = choices_of(command, read.config, layers, links.network.ranks_per_node),
-      .memory_max = memory_max,
-      .network = links.network,
-      .times_of = times.of,
-      .memory_bandwidth = times.memory_bandwidth,
-      .file_bandwidth = files.bandwidth,
-      .file_folder = files.folder,
-      .top = command.top};
+  Request request{.config = read.config,
+                  .layers = layers,
+                  .choices = choices_of(command, read.config, layers, links.network.ranks_per_node),
+                  .memory_max = memory_max,
+                  .network = links.network,
+                  .times_of = times.of,
+                  .memory_bandwidth = times.memory_bandwidth,
+                  .file_bandwidth = files.bandwidth,
+                  .file_folder = files.folder,
+                  .top = command.top};
+  const PlanQuestion question{.config = command.inputs.config,
+                              .costs = times.origin,
+                              .memory = layers_text(command.inputs, layers),
+                              .links = links.text,
+                              .request = request};
+  if (!command.only.empty()) {
+    const std::vector<choose::Priced> priced = priced_of(command, request);
+    write_output(
+        command.format == "json" ? priced_json(question, priced) : priced_text(question, priced),
+        command.output);
+    if (!command.write.empty()) {
+      write_output(config::to_text(choose::configuration_of(request, priced.front().candidate)),
+                   command.write);
+    }
+    return static_cast<int>(ExitCode::Ok);
+  }
   const Plans plans = plans_of(request);
   const std::size_t chosen = command.explain.value_or(1);
   if (chosen < 1 || chosen > plans.candidates.size()) {
     throw ConfigError(str("plan: --explain ", chosen, ": there are ", plans.candidates.size(),
                           " candidates; --top gives more, where there are more"));
   }
-  const PlanQuestion question{.config = command.inputs.config,
-                              .costs = times.origin,
-                              .memory = layers_text(command.inputs, layers),
-                              .links = links.text,
-                              .request = request};
   write_output(formatted(command, question, plans), command.output);
   if (!command.write.empty()) {
     const auto& candidate = plans.candidates[chosen - 1];
@@ -237,8 +367,8 @@ void declare_question(CLI::App& app, PlanCommand& command) {
   app.add_option("config", command.inputs.config, "JSON file of the run; see examples/gpt.json")
       ->required()
       ->type_name("CONFIG");
-  app.add_option("--world", command.world, "ranks, of all axes")
-      ->required()
+  app.add_option("--world", command.world,
+                 "ranks, of all axes (default: those of --only, else required)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--memory", command.memory,
@@ -261,6 +391,14 @@ void declare_results(CLI::App& app, PlanCommand& command) {
       ->type_name("K")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  app.add_option("--only", command.only,
+                 "price this layout, and tell where each rank's time and bytes go:\n"
+                 "pipe=8,tensor=8,data=2,zero=1,schedule=1f1b,microbatch=1,recompute=selective;\n"
+                 "stages_per_rank, offload, stages=even, too; a second one is compared")
+      ->type_name("LAYOUT");
+  app.add_option("--against", command.against, "compare the layout of --only with candidate K")
+      ->type_name("K")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--explain", command.explain, "say why candidate K is slower than the first one")
       ->type_name("K");
   app.add_option("--write", command.write,
@@ -285,6 +423,7 @@ Command declare_plan_command(CLI::App& app) {
       "Exit codes: 0 found, 1 no layout fits (the message says what would), 2 bad input.\n"
       "Examples:\n"
       "  penstock plan llama.json --world 64 --device h100-sxm\n"
+      "  penstock plan llama.json --device h100-sxm --only pipe=4,tensor=8,data=2,zero=1\n"
       "  penstock plan gpt.json --world 64 --memory 80GB --flops 150e12 --bandwidth 2e12 \\\n"
       "    --link intra=300GB/s:5us,inter=25GB/s:10us --ranks-per-node 8\n"
       "  penstock plan gpt.json --world 4 --memory 8GB --costs measured.json --explain 2\n"

@@ -86,8 +86,11 @@ std::vector<std::string> cells(const PlanQuestion& question, const Plans& plans,
       row.end(),
       {str(number_of(layout.zero)), layout.schedule, str(layout.stages_per_rank),
        str(layout.microbatches), str(layout.microbatch),
-       layout.recompute_interval > 0 ? "yes" : "no", milliseconds(candidate.time.step()),
-       significant(samples), significant(samples * static_cast<double>(question.positions())),
+       layout.recompute_interval > 0 ? "yes"
+       : layout.is_selective         ? "selective"
+                                     : "no",
+       milliseconds(candidate.time.step()), significant(samples),
+       significant(samples * static_cast<double>(question.positions())),
        percent(candidate.time.bubble / candidate.time.step()), size(candidate.peak()),
        str("rank ", candidate.fullest_rank(), " at ", candidate.peak_at[candidate.fullest_rank()]),
        bound_by(candidate.time)});
@@ -167,7 +170,9 @@ std::string equals_text(const Plans& plans) {
 
 enum class Frontier : bool { No, Yes };
 
-std::string json_of(const PlanQuestion& question, const Candidate& candidate, Frontier frontier) {
+// `more`: members after the others.
+std::string json_of(const PlanQuestion& question, const Candidate& candidate, Frontier frontier,
+                    const std::string& more = "") {
   const Layout& layout = candidate.layout;
   std::vector<std::string> parts;
   for (const Part& part : kParts) {
@@ -183,6 +188,7 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
       ", \"stages_per_rank\": ", layout.stages_per_rank,
       ", \"microbatches\": ", layout.microbatches, ", \"microbatch\": ", layout.microbatch,
       ", \"recompute_interval\": ", layout.recompute_interval,
+      ", \"recompute\": ", json_quote(choose::recomputed(layout)),
       ", \"in_files\": ", json_quote(choose::in_files(layout.offload)), ",\n     \"bounds\": [",
       join(candidate.partition.bounds, ", "),
       "],\n     \"step\": ", shortest(candidate.time.step()), ", \"parts\": {", join(parts, ", "),
@@ -191,13 +197,150 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
       ",\n     \"peak\": [", join(candidate.peak_bytes, ", "), "], \"peak_at\": [",
       join(peak_at, ", "), "],\n     \"bound_by\": ", json_quote(bound_by(candidate.time)),
       ", \"on_frontier\": ", frontier == Frontier::Yes ? "true" : "false", ",\n     \"equals\": [",
-      join(equals, ", "), "]}");
+      join(equals, ", "), "]", more, "}");
 }
 
 std::string json_of(const choose::TooLarge& each) {
   return str("    {\"layout\": ", json_quote(to_string(each.layout)),
              ", \"step\": ", each.time > 0 ? shortest(each.time) : "null",
              ", \"peak\": ", each.bytes, "}");
+}
+
+struct KernelPart {
+  const char* name;
+  double devices::KernelSeconds::* time;
+};
+constexpr std::array<KernelPart, 4> kKernelParts = {
+    {{"products", &devices::KernelSeconds::products},
+     {"attention", &devices::KernelSeconds::attention},
+     {"other kernels", &devices::KernelSeconds::others},
+     {"launches", &devices::KernelSeconds::host}}};
+
+struct BytesPart {
+  const char* name;
+  std::int64_t memory::Bytes::* bytes;
+};
+constexpr std::array<BytesPart, 8> kBytesParts = {{{"parameters", &memory::Bytes::parameters},
+                                                   {"gradients", &memory::Bytes::gradients},
+                                                   {"optimizer", &memory::Bytes::optimizer},
+                                                   {"activations", &memory::Bytes::activations},
+                                                   {"buckets", &memory::Bytes::buckets},
+                                                   {"messages", &memory::Bytes::messages},
+                                                   {"batch", &memory::Bytes::batch},
+                                                   {"checkpoint", &memory::Bytes::copies}}};
+
+// A rank's time in its parts, as columns; kernels by kind stand for its compute where known.
+std::vector<std::pair<std::string, double>> times_of(const choose::RankTime& rank) {
+  std::vector<std::pair<std::string, double>> parts;
+  const bool has_kernels = rank.kernels.all() > 0.0;
+  for (const KernelPart& part : kKernelParts) {
+    if (has_kernels) parts.emplace_back(part.name, rank.kernels.*part.time);
+  }
+  for (const Part& part : kParts) {
+    if (part.time == &StepTime::compute && has_kernels) continue;
+    if (part.time == &StepTime::cores && rank.time.cores == 0.0) continue;
+    parts.emplace_back(part.name, rank.time.*part.time);
+  }
+  parts.emplace_back("step", rank.time.step());
+  return parts;
+}
+
+std::vector<std::pair<std::string, std::int64_t>> bytes_of(const memory::Bytes& peak) {
+  std::vector<std::pair<std::string, std::int64_t>> parts;
+  for (const BytesPart& part : kBytesParts) parts.emplace_back(part.name, peak.*part.bytes);
+  parts.emplace_back("peak", peak.total());
+  return parts;
+}
+
+// Milliseconds, to a microsecond.
+std::string in_ms(double seconds) { return render::rounded(seconds * 1000.0, 3); }
+
+std::string in_mib(std::int64_t bytes) {
+  return render::fixed(static_cast<double>(bytes) / (1 << 20), 1);
+}
+
+std::string ranks_json(const choose::Priced& priced) {
+  std::vector<std::string> ranks;
+  for (std::size_t rank = 0; rank < priced.times.size(); ++rank) {
+    std::vector<std::string> times, bytes;
+    for (const auto& [name, seconds] : times_of(priced.times[rank])) {
+      times.push_back(str(json_quote(name), ": ", shortest(seconds)));
+    }
+    for (const auto& [name, count] : bytes_of(priced.peaks[rank])) {
+      bytes.push_back(str(json_quote(name), ": ", count));
+    }
+    ranks.push_back(str("{\"times\": {", join(times, ", "), "},\n       \"bytes\": {",
+                        join(bytes, ", "), "}}"));
+  }
+  return str(",\n     \"ranks\": [\n      ", join(ranks, ",\n      "), "]");
+}
+
+// Says where each rank's milliseconds and bytes go.
+std::string priced_text(const PlanQuestion& question, const choose::Priced& priced) {
+  const Candidate& candidate = priced.candidate;
+  const double samples = samples_per_second(candidate);
+  std::string text = str(
+      to_string(candidate.layout), "\nstep ", milliseconds(candidate.time.step()), " ms, ",
+      significant(samples), " samples/s, ",
+      significant(samples * static_cast<double>(question.positions())), " tokens/s; peak ",
+      size(candidate.peak()), " on pipeline rank ", candidate.fullest_rank(), " at ",
+      candidate.peak_at[candidate.fullest_rank()], "; bound by ", bound_by(candidate.time), "\n");
+  if (candidate.peak() > question.request.memory_max) {
+    text += str("it does not fit: a rank may take ", size(question.request.memory_max), "\n");
+  }
+  std::vector<TextRow> times, bytes;
+  for (std::size_t rank = 0; rank < priced.times.size(); ++rank) {
+    const auto of_time = times_of(priced.times[rank]);
+    const auto of_bytes = bytes_of(priced.peaks[rank]);
+    if (rank == 0) {
+      times.push_back({"ms of rank"});
+      bytes.push_back({"MiB of rank"});
+      for (const auto& [name, seconds] : of_time) times.back().push_back(name);
+      for (const auto& [name, count] : of_bytes) bytes.back().push_back(name);
+      bytes.back().push_back("at");
+    }
+    times.push_back({str(rank)});
+    bytes.push_back({str(rank)});
+    for (const auto& [name, seconds] : of_time) times.back().push_back(in_ms(seconds));
+    for (const auto& [name, count] : of_bytes) bytes.back().push_back(in_mib(count));
+    bytes.back().push_back(candidate.peak_at[rank]);
+  }
+  return str(text, "\n", text_table(times), "\n", text_table(bytes));
+}
+
+// A row for each part of the busiest rank's time, and of the fullest rank's bytes.
+std::string comparison_text(const choose::Priced& a, const choose::Priced& b) {
+  const auto busiest = [](const choose::Priced& priced) {
+    const StepTime& time = choose::of_busiest(priced.times);
+    const auto is_it = [&](const choose::RankTime& each) { return &each.time == &time; };
+    return times_of(*std::ranges::find_if(priced.times, is_it));
+  };
+  const auto fullest = [](const choose::Priced& priced) {
+    return bytes_of(priced.peaks[priced.candidate.fullest_rank()]);
+  };
+  const auto of_a = busiest(a), of_b = busiest(b);
+  const auto bytes_a = fullest(a), bytes_b = fullest(b);
+  std::vector<TextRow> rows = {{"", "the first", "the second", "difference"}};
+  for (std::size_t i = 0; i < of_a.size(); ++i) {
+    const double more = of_b[i].second - of_a[i].second;
+    rows.push_back({str(of_a[i].first, " ms"), in_ms(of_a[i].second), in_ms(of_b[i].second),
+                    str(more < 0 ? "" : "+", in_ms(more))});
+  }
+  for (std::size_t i = 0; i < bytes_a.size(); ++i) {
+    const std::int64_t more = bytes_b[i].second - bytes_a[i].second;
+    rows.push_back({str(bytes_a[i].first, " MiB"), in_mib(bytes_a[i].second),
+                    in_mib(bytes_b[i].second), str(more < 0 ? "" : "+", in_mib(more))});
+  }
+  return str("busiest and fullest ranks\n", text_table(rows));
+}
+
+std::string head_text(const PlanQuestion& question) {
+  std::vector<TextRow> head = {
+      {"times", question.costs}, {"memory", question.memory}, {"links", question.links}};
+  if (const auto cores = question.request.network.cores_per_node; cores > 0) {
+    head.push_back({"cores", str(cores, " of a node, which its ranks share")});
+  }
+  return text_table(head);
 }
 
 std::string difference_text(double part) {
@@ -212,14 +355,9 @@ std::string plan_text(const PlanQuestion& question, const Plans& plans) {
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     rows.push_back(cells(question, plans, i + 1));
   }
-  std::vector<TextRow> head = {
-      {"times", question.costs}, {"memory", question.memory}, {"links", question.links}};
-  if (const auto cores = request.network.cores_per_node; cores > 0) {
-    head.push_back({"cores", str(cores, " of a node, which its ranks share")});
-  }
   return str("plan(world=", request.choices.world, ", samples=", request.choices.samples,
-             ", memory=", size(request.memory_max), ")\n\n", text_table(head), "\n", plans.layouts,
-             " layouts have these sizes; ", plans.simulated, " were simulated, ",
+             ", memory=", size(request.memory_max), ")\n\n", head_text(question), "\n",
+             plans.layouts, " layouts have these sizes; ", plans.simulated, " were simulated, ",
              plans.too_large.size(), " of those looked at are too large\n\n", text_table(rows),
              equals_text(plans), too_large_text(plans));
 }
@@ -265,6 +403,27 @@ std::string plan_json(const PlanQuestion& question, const Plans& plans) {
       ",\n  \"links\": ", json_quote(question.links), ",\n  \"layouts\": ", plans.layouts,
       ",\n  \"simulated\": ", plans.simulated, ",\n  \"candidates\": [\n", join(candidates, ",\n"),
       "\n  ],\n  \"too_large\": [\n", join(too_large, ",\n"), "\n  ]\n}\n");
+}
+
+std::string priced_text(const PlanQuestion& question, const std::vector<choose::Priced>& priced) {
+  std::string text = str(head_text(question), "\n");
+  for (const choose::Priced& each : priced) text += str(priced_text(question, each), "\n");
+  return priced.size() == 2 ? text + comparison_text(priced[0], priced[1]) : text;
+}
+
+std::string priced_json(const PlanQuestion& question, const std::vector<choose::Priced>& priced) {
+  std::vector<std::string> layouts;
+  for (const choose::Priced& each : priced) {
+    const bool fits = each.candidate.peak() <= question.request.memory_max;
+    layouts.push_back(json_of(question, each.candidate, Frontier::No,
+                              str(", \"fits\": ", fits ? "true" : "false", ranks_json(each))));
+  }
+  const choose::Request& request = question.request;
+  return str("{\n  \"world\": ", request.choices.world,
+             ",\n  \"samples\": ", request.choices.samples, ",\n  \"memory\": ", request.memory_max,
+             ",\n  \"times\": ", json_quote(question.costs),
+             ",\n  \"links\": ", json_quote(question.links), ",\n  \"layouts\": [\n",
+             join(layouts, ",\n"), "\n  ]\n}\n");
 }
 
 std::string plan_svg(const Plans& plans) { return render::frontier_svg(points_of(plans)); }

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "penstock/plan/choose/planner.h"
 
@@ -29,6 +30,10 @@ std::string plan_svg(const choose::Plans& plans);
 // The same, and the timeline of every candidate that is on it.
 // Throws: ConfigError for timelines that are too long for a page.
 std::string plan_page(const PlanQuestion& question, const choose::Plans& plans);
+
+// Layouts that were asked for: where each rank's time and bytes go, and how two differ.
+std::string priced_text(const PlanQuestion& question, const std::vector<choose::Priced>& priced);
+std::string priced_json(const PlanQuestion& question, const std::vector<choose::Priced>& priced);
 
 // Why candidate `number`, from 1 on, is slower than the first one.
 std::string plan_explanation(const choose::Plans& plans, std::size_t number);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -212,10 +213,29 @@ bool can_share(const config::Config& config, const std::vector<nn::LayerSpec>& l
   return true;
 }
 
+// Whether a selective size keeps less than the plain one: some layers have no such form.
+bool keeps_less(const memory::MeasuredSize& selective, const memory::MeasuredSize& plain) {
+  return !std::ranges::equal(selective.memory.layers, plain.memory.layers, {},
+                             &memory::LayerMemory::kept, &memory::LayerMemory::kept);
+}
+
+// The configuration with its blocks selective, or not.
+config::Config with_selective(config::Config config, bool is_selective) {
+  config.model.activation_checkpoint =
+      is_selective ? config::ActivationCheckpoint::Selective : config::ActivationCheckpoint::Off;
+  return config;
+}
+
 // What single layers take, for each size of microbatch, of no layout.
 void write_layers(const MemoryCommand& command, const config::Config& config, config::Batch batch) {
-  Told told(command, config);
+  Told told(command, with_selective(config, false));
   std::vector<nn::LayerSpec>& layers = told.model.layers;
+  // Told by shape alone: to measure takes as long again.
+  std::optional<run::Model> selective;
+  const bool is_folder = config.model.type == config::ModelType::HuggingFace;
+  if (is_folder && told.by_shape) {
+    selective = run::model_without_weights(with_selective(config, true));
+  }
   memory::LayersFile file{.made_for = memory::made_for(config),
                           .model = nn::meta_of(layers),
                           .sample_bytes = sample_bytes(config.model)};
@@ -228,11 +248,17 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
     const mesh::Shape mesh = mesh::Shape{}.with(mesh::Axis::Tensor, sharers);
     for (const std::int64_t size : sizes) {
       batch.micro_batch_size = size;
-      file.sizes.push_back(
-          {.microbatch = size,
-           .sharers = sharers,
-           .memory = run::layer_memory(run::options_of(config, mesh, batch), layers,
-                                       told.model.loss, told.inputs(config, batch))});
+      const auto measured = [&](run::Model& of, bool is_selective) -> memory::MeasuredSize {
+        return {.microbatch = size,
+                .sharers = sharers,
+                .is_selective = is_selective,
+                .memory = run::layer_memory(run::options_of(config, mesh, batch), of.layers,
+                                            of.loss, told.inputs(config, batch))};
+      };
+      file.sizes.push_back(measured(told.model, false));
+      if (!selective) continue;
+      memory::MeasuredSize less = measured(*selective, true);
+      if (keeps_less(less, file.sizes.back())) file.sizes.push_back(std::move(less));
     }
   }
   const std::string text = memory::to_json(file);

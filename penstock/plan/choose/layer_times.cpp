@@ -24,7 +24,9 @@ LayerTimes on_device(const Device& device, const memory::LayerMemory& layer, dou
     return {.forward = seconds(layer.forward_kernels),
             .backward = seconds(layer.backward_kernels),
             .input = seconds(layer.input_kernels),
-            .weight = seconds(layer.weight_kernels)};
+            .weight = seconds(layer.weight_kernels),
+            .forward_by_kind = devices::seconds_by_kind(layer.forward_kernels, *device.kernels),
+            .backward_by_kind = devices::seconds_by_kind(layer.backward_kernels, *device.kernels)};
   }
   const auto slower = [&](double work, double bytes) {
     return std::max(work / device.flops, bytes / device.bandwidth);
@@ -104,6 +106,8 @@ std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig
   times.back().forward += loss.forward;
   times.back().input += loss.input;
   times.back().backward += loss.input;
+  times.back().forward_by_kind += loss.forward_by_kind;
+  times.back().backward_by_kind += loss.backward_by_kind;
   return times;
 }
 

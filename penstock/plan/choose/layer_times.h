@@ -15,6 +15,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/plan/choose/network.h"
 #include "penstock/plan/devices/device_model.h"
+#include "penstock/plan/devices/kernel.h"
 #include "penstock/plan/memory/layers_file.h"
 #include "penstock/plan/simulate/costs.h"
 
@@ -33,6 +34,10 @@ struct LayerTimes {
   // What a layer that is computed again adds to its backward.
   double computing_again() const { return forward + saved_again; }
   double saved_again = 0.0;  // Seconds, below 0, that such a backward does not exchange.
+
+  // The passes' kernels by kind, without exchanges; all 0 where nobody knows them.
+  devices::KernelSeconds forward_by_kind;
+  devices::KernelSeconds backward_by_kind;
 };
 
 // `kernels` prices layers whose kernels are known; the rates price all others.

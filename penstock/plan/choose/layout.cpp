@@ -57,6 +57,9 @@ std::vector<mesh::Shape> shapes(const Choices& choices) {
 }
 
 bool go_together(const Layout& layout, const Choices& choices) {
+  if (layout.recompute_interval > 0 && layout.is_selective != choices.selective.front()) {
+    return false;
+  }
   if (layout.offload == Offload::StatesAndParameters) {
     return partition::SharingRules{
         .stage = layout.zero, .ranks = layout.sharers(), .one_rank_has_pieces = true}
@@ -69,12 +72,15 @@ bool go_together(const Layout& layout, const Choices& choices) {
 void add_with_choices(const Layout& layout, const Choices& choices, std::vector<Layout>& layouts) {
   for (const ZeroStage zero : choices.zero) {
     for (const std::int64_t interval : choices.recompute_intervals) {
-      for (const Offload offload : choices.offloads) {
-        Layout chosen = layout;
-        chosen.zero = zero;
-        chosen.recompute_interval = interval;
-        chosen.offload = offload;
-        if (go_together(chosen, choices)) layouts.push_back(std::move(chosen));
+      for (const bool is_selective : choices.selective) {
+        for (const Offload offload : choices.offloads) {
+          Layout chosen = layout;
+          chosen.zero = zero;
+          chosen.recompute_interval = interval;
+          chosen.is_selective = is_selective;
+          chosen.offload = offload;
+          if (go_together(chosen, choices)) layouts.push_back(std::move(chosen));
+        }
       }
     }
   }
@@ -104,15 +110,17 @@ void write_offload(Offload offload, const std::string& folder, config::ZeroConfi
 
 Layout layout_of(const config::Config& config, const mesh::Shape& mesh) {
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
-  return {.mesh = mesh,
-          .zero = config.zero_optimization.stage,
-          .schedule = config.schedule.name,
-          .stages_per_rank = stages_per_rank_of(config.schedule),
-          .microbatch = batch.micro_batch_size,
-          .microbatches = static_cast<std::int32_t>(batch.microbatches),
-          .recompute_interval = config.pipeline.activation_checkpoint_interval,
-          .offload = offload_of(config.zero_optimization),
-          .file = config.schedule.file};
+  return {
+      .mesh = mesh,
+      .zero = config.zero_optimization.stage,
+      .schedule = config.schedule.name,
+      .stages_per_rank = stages_per_rank_of(config.schedule),
+      .microbatch = batch.micro_batch_size,
+      .microbatches = static_cast<std::int32_t>(batch.microbatches),
+      .recompute_interval = config.pipeline.activation_checkpoint_interval,
+      .is_selective = config.model.activation_checkpoint == config::ActivationCheckpoint::Selective,
+      .offload = offload_of(config.zero_optimization),
+      .file = config.schedule.file};
 }
 
 config::Config with_layout(config::Config config, const Layout& layout,
@@ -127,6 +135,8 @@ config::Config with_layout(config::Config config, const Layout& layout,
                   .gradient_accumulation_steps = layout.microbatches};
   config.zero_optimization.stage = layout.zero;
   config.pipeline.activation_checkpoint_interval = layout.recompute_interval;
+  config.model.activation_checkpoint = layout.is_selective ? config::ActivationCheckpoint::Selective
+                                                           : config::ActivationCheckpoint::Off;
   write_offload(layout.offload, file_folder, config.zero_optimization);
   return config;
 }
@@ -147,6 +157,11 @@ std::string_view in_files(Offload offload) {
   return "";
 }
 
+std::string_view recomputed(const Layout& layout) {
+  if (layout.recompute_interval > 0) return "full";
+  return layout.is_selective ? "selective" : "none";
+}
+
 std::string to_string(const Layout& layout) {
   const std::string_view files = in_files(layout.offload);
   const std::string stages =
@@ -155,7 +170,9 @@ std::string to_string(const Layout& layout) {
              stages, ", ", layout.microbatches,
              layout.microbatches == 1 ? " microbatch of " : " microbatches of ", layout.microbatch,
              layout.microbatch == 1 ? " sample" : " samples",
-             layout.recompute_interval > 0 ? ", recomputed" : "",
+             layout.recompute_interval > 0 ? ", recomputed"
+             : layout.is_selective         ? ", recomputed selectively"
+                                           : "",
              files.empty() ? "" : str(", ", files, " in files"));
 }
 

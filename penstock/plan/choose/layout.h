@@ -33,6 +33,7 @@ struct Layout {
   std::int64_t microbatch = 1;          // Samples.
   std::int32_t microbatches = 1;        // Number in a step and replica.
   std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
+  bool is_selective = false;            // model.activation_checkpoint = "selective".
   Offload offload = Offload::Nothing;
   std::string file = {};  // File of a program, in place of a schedule by name.
 
@@ -46,6 +47,9 @@ struct Layout {
   std::int64_t samples() const { return microbatch * microbatches * replicas(); }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
+
+// "none", "selective" or "full".
+std::string_view recomputed(const Layout& layout);
 
 // "pipe 4 x data 2, ZeRO 1, 1f1b, 8 microbatches of 2 samples, recomputed, states in files"
 std::string to_string(const Layout& layout);
@@ -71,6 +75,7 @@ struct Choices {
   std::int32_t ranks_per_node = 0;  // Ranks that share layers are of one node; 0: all are on one.
   std::vector<ZeroStage> zero;
   std::vector<std::int64_t> recompute_intervals = {0};
+  std::vector<bool> selective = {false};  // Layers that are computed again have the first.
   std::vector<Offload> offloads = {Offload::Nothing};
 };
 

@@ -1,5 +1,6 @@
 #include "penstock/plan/choose/network.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace penstock::choose {
@@ -11,6 +12,18 @@ const LinkSpeed& Network::between(Rank a, Rank b) const {
 }
 
 const LinkSpeed& Network::within(Rank first, Rank last) const { return between(first, last); }
+
+LinkSpeed Network::among(Rank first, Rank last, std::int32_t ranks) const {
+  LinkSpeed link = within(first, last);
+  if (ranks < 2 || ranks_per_node == 0 || !inter.bandwidth || &within(first, last) == &intra) {
+    return link;
+  }
+  const std::int32_t apart = std::max((last.value - first.value) / (ranks - 1), 1);
+  const std::int32_t of_node = std::clamp(ranks_per_node / apart, 1, ranks);
+  link.bandwidth = *inter.bandwidth * of_node;
+  if (intra.bandwidth) link.bandwidth = std::min(*link.bandwidth, *intra.bandwidth);
+  return link;
+}
 
 double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes) {
   if (ranks == 1) return 0.0;

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/plan/choose/stages.h"
 #include "penstock/plan/config/optimizer_states.h"
 #include "penstock/plan/config/resolve.h"
@@ -48,7 +50,8 @@ class Planner {
   const memory::MeasuredSize& size_of(const Layout& layout) const {
     const auto& sizes = request_.layers.sizes;
     const auto found = std::ranges::find_if(sizes, [&](const memory::MeasuredSize& size) {
-      return size.microbatch == layout.microbatch && size.sharers == layout.tensor();
+      return size.microbatch == layout.microbatch && size.sharers == layout.tensor() &&
+             size.is_selective == layout.is_selective;
     });
     PENSTOCK_CHECK(found != sizes.end());
     return *found;
@@ -58,7 +61,7 @@ class Planner {
   }
 
   const std::vector<LayerTimes>& times_of(const Layout& layout) {
-    auto [place, is_new] = times_.try_emplace({layout.microbatch, layout.tensor()});
+    auto [place, is_new] = times_.try_emplace(size_key(layout));
     if (!is_new) return place->second;
     place->second = request_.times_of(size_of(layout));
     const LinkSpeed& link = request_.network.within(Rank(0), Rank(layout.tensor() - 1));
@@ -68,8 +71,7 @@ class Planner {
 
   // The partition that balances the stages' work.
   const partition::Partition& balanced(const Layout& layout) {
-    auto [place, is_new] =
-        balanced_.try_emplace({layout.microbatch, layout.tensor(), layout.stages()});
+    auto [place, is_new] = balanced_.try_emplace({size_key(layout), layout.stages()});
     if (is_new) {
       std::vector<double> costs;
       for (const LayerTimes& each : times_of(layout)) costs.push_back(in_all(each));
@@ -153,23 +155,44 @@ class Planner {
     return place->second;
   }
 
-  Candidate candidate_of(const Layout& layout) {
+  Candidate candidate_of(const Layout& layout) { return priced(layout, cut(layout)).candidate; }
+
+  Priced priced(const Layout& layout, const partition::Partition& partition) {
     const auto schedule = schedule_of(layout);
-    Candidate candidate{.layout = layout, .partition = cut(layout)};
-    candidate.time = step_parts(inputs_of(layout, candidate.partition, *schedule));
-    for (const memory::PipeRank& rank : memory_of(layout, candidate.partition)) {
+    const StepInputs inputs = inputs_of(layout, partition, *schedule);
+    Priced priced{.candidate = {.layout = layout, .partition = partition},
+                  .times = step_parts_by_rank(inputs)};
+    Candidate& candidate = priced.candidate;
+    candidate.time = of_busiest(priced.times);
+    for (const memory::PipeRank& rank : memory_of(layout, partition)) {
       candidate.peak_bytes.push_back(rank.memory.peak.total());
       candidate.peak_at.push_back(rank.memory.at);
+      priced.peaks.push_back(rank.memory.peak);
     }
-    return candidate;
+    return priced;
   }
 
- private:
-  using Program = std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>;
-
-  std::int64_t live_page_bytes_max() const {
-    return request_.config.zero_optimization.stage3_max_live_parameters *
-           element_bytes(request_.config);
+  // Stages of as many blocks each.
+  partition::Partition even(const Layout& layout) const {
+    const partition::ModelMeta& model = request_.layers.model;
+    const auto is_block = [](const partition::LayerMeta& each) {
+      return each.type.find("Block") != std::string::npos;
+    };
+    const auto first = std::ranges::find_if(model, is_block) - model.begin();
+    const std::int64_t blocks = std::ranges::count_if(model, is_block);
+    const std::int64_t stages = layout.stages();
+    // What is before the blocks, and behind them, may count as a block each.
+    const std::int64_t ends = blocks % stages != 0 && (blocks + 2) % stages == 0 ? 1 : 0;
+    if ((blocks + 2 * ends) % stages != 0) {
+      throw ConfigError(str("plan: --only stages=even: ", blocks, " blocks on ", stages, " stages"),
+                        {"leave stages=even out, and the layers are cut for the shortest step"});
+    }
+    partition::Partition even{.bounds = {0}};
+    for (std::int64_t stage = 1; stage < stages; ++stage) {
+      even.bounds.push_back(first + stage * ((blocks + 2 * ends) / stages) - ends);
+    }
+    even.bounds.push_back(std::ssize(model));
+    return even;
   }
 
   // The stages of a candidate that fits when its work is balanced.
@@ -185,9 +208,23 @@ class Planner {
     return cut.partition;
   }
 
+ private:
+  // What a layout's layers depend on: the size of a microbatch, tensor, selective.
+  using SizeKey = std::tuple<std::int64_t, std::int32_t, bool>;
+  static SizeKey size_key(const Layout& layout) {
+    return {layout.microbatch, layout.tensor(), layout.is_selective};
+  }
+
+  using Program = std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>;
+
+  std::int64_t live_page_bytes_max() const {
+    return request_.config.zero_optimization.stage3_max_live_parameters *
+           element_bytes(request_.config);
+  }
+
   const Request& request_;
-  std::map<std::pair<std::int64_t, std::int32_t>, std::vector<LayerTimes>> times_;
-  std::map<std::tuple<std::int64_t, std::int32_t, std::int32_t>, partition::Partition> balanced_;
+  std::map<SizeKey, std::vector<LayerTimes>> times_;
+  std::map<std::pair<SizeKey, std::int32_t>, partition::Partition> balanced_;
   std::map<Program, std::shared_ptr<const VerifiedSchedule>> schedules_;
   std::size_t cached_actions_ = 0;
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, ZeroStage, std::int64_t, Offload>,
@@ -288,6 +325,18 @@ Plans plan(const Request& request) {
   std::ranges::stable_sort(plans.candidates, {},
                            [](const Candidate& each) { return each.time.step(); });
   return plans;
+}
+
+Priced price(const Request& request, const AskedLayout& asked) {
+  check(request.config);
+  Planner planner(request);
+  const partition::Partition stages =
+      asked.stages == Stages::Even ? planner.even(asked.layout) : planner.cut(asked.layout);
+  return planner.priced(asked.layout, stages);
+}
+
+Priced price(const Request& request, const Candidate& candidate) {
+  return Planner(request).priced(candidate.layout, candidate.partition);
 }
 
 Prepared prepare(const Request& request, const Candidate& candidate) {

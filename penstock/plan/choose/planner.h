@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "penstock/config/config.h"
+#include "penstock/plan/choose/asked_layout.h"
 #include "penstock/plan/choose/layer_times.h"
 #include "penstock/plan/choose/layout.h"
 #include "penstock/plan/choose/network.h"
@@ -70,6 +71,20 @@ struct Plans {
 
 // Throws: ConfigError for a configuration that no layout can have; what partition() throws.
 Plans plan(const Request& request);
+
+// A layout with where each pipeline rank's time and bytes go.
+struct Priced {
+  Candidate candidate;
+  std::vector<RankTime> times;
+  std::vector<memory::Bytes> peaks;  // What is there when a rank has most.
+};
+
+// Prices one layout; its memory need not fit.
+// REQUIRES: asked_layout() gave it; `request.layers` has its size.
+// Throws: as plan(); ConfigError where stages cannot be even.
+Priced price(const Request& request, const AskedLayout& asked);
+// The same, of a candidate.
+Priced price(const Request& request, const Candidate& candidate);
 
 // The program of a layout, and what its steps are simulated with.
 struct Prepared {

@@ -16,6 +16,7 @@ using Rows = std::vector<std::vector<double>>;
 // The work of one stage: what its passes take, with what is computed again, and its bytes.
 struct StageWork {
   LayerTimes times;
+  devices::KernelSeconds kernels;  // Kernels of all passes.
   double layers = 0.0;
   double output = 0.0;      // Bytes of a microbatch.
   double parameters = 0.0;  // Bytes, here and below.
@@ -42,6 +43,8 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
     work.times.backward += times.backward + again;
     work.times.input += times.input + again;
     work.times.weight += times.weight;
+    work.kernels += (is_again ? 2.0 : 1.0) * times.forward_by_kind;
+    work.kernels += times.backward_by_kind;
     work.layers += 1.0;
     const memory::LayerMemory& layer = inputs.memory.layers[static_cast<std::size_t>(i)];
     work.output = static_cast<double>(layer.output);
@@ -69,7 +72,7 @@ class Step {
         states_(ranks()) {
     for (const Rank rank : pipe_) {
       const auto [first, last] = mesh_.ends(rank, mesh::Role::SameParameters);
-      sharers_.push_back(&in_.network.within(first, last));
+      sharers_.push_back(in_.network.among(first, last, in_.layout.sharers()));
     }
     for (std::int32_t s = 0; s < in_.partition.stages(); ++s) {
       works_.push_back(work_of(in_, StageId(s)));
@@ -103,6 +106,16 @@ class Step {
       if (in_.schedule.rank_of(stage).index() == rank) sum += works_[s].times.exchanges;
     }
     return sum * in_.layout.microbatches;
+  }
+
+  // A rank's kernels, which share out so much time.
+  devices::KernelSeconds kernels(std::size_t rank, double compute) const {
+    devices::KernelSeconds sum;
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      const StageId stage(static_cast<std::int32_t>(s));
+      if (in_.schedule.rank_of(stage).index() == rank) sum += works_[s].kernels;
+    }
+    return sum.all() == 0.0 ? sum : compute / sum.all() * sum;
   }
 
   double gather_after_update() const {
@@ -144,7 +157,7 @@ class Step {
   }
 
   double collective(std::size_t pipe_rank, double bytes) const {
-    return collective_time(*sharers_[pipe_rank], in_.layout.sharers(), bytes);
+    return collective_time(sharers_[pipe_rank], in_.layout.sharers(), bytes);
   }
 
   // Whether collectives run beside passes.  Where ranks compute on cores, these move the data, too:
@@ -227,12 +240,12 @@ class Step {
 
   const StepInputs& in_;
   mesh::Mesh mesh_;
-  std::vector<Rank> pipe_;                 // Ranks of the first replica, by the schedule's rank.
-  std::vector<const LinkSpeed*> sharers_;  // Links between ranks with the same parameters, by rank.
-  std::vector<StageWork> works_;           // Work by stage.
-  std::vector<double> pages_;              // Bytes of parameters, by rank.
-  std::vector<double> updated_;            // Bytes of gradients, by rank.
-  std::vector<double> states_;             // Bytes of states, by rank.
+  std::vector<Rank> pipe_;          // Ranks of the first replica, by the schedule's rank.
+  std::vector<LinkSpeed> sharers_;  // What ranks with the same parameters have, by rank.
+  std::vector<StageWork> works_;    // Work by stage.
+  std::vector<double> pages_;       // Bytes of parameters, by rank.
+  std::vector<double> updated_;     // Bytes of gradients, by rank.
+  std::vector<double> states_;      // Bytes of states, by rank.
 };
 
 }  // namespace
@@ -248,7 +261,12 @@ double step_time(const StepInputs& inputs) {
   return time_on_shared_cores(step, costs.optimizer, inputs.layout, inputs.network);
 }
 
-StepTime step_parts(const StepInputs& inputs) {
+const StepTime& of_busiest(const std::vector<RankTime>& ranks) {
+  const auto busy = [](const RankTime& each) { return each.time.compute + each.time.exchanges; };
+  return std::ranges::max_element(ranks, {}, busy)->time;
+}
+
+std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs) {
   const Step step(inputs);
   const auto run = [&](Parts parts) {
     return simulate::simulate(inputs.schedule, step.costs(parts), simulate::Detail::Totals);
@@ -257,17 +275,20 @@ StepTime step_parts(const StepInputs& inputs) {
   const double with_messages = run(Parts::Messages).makespan;
   const double with_gathers = run(Parts::Gathers).makespan;
   const double all = run(Parts::All).makespan;
-  const auto busiest = std::ranges::max_element(alone.busy);
-  StepTime time{.compute = *busiest};
-  time.bubble = alone.makespan - time.compute;
-  time.exchanges = step.exchanges(static_cast<std::size_t>(busiest - alone.busy.begin()));
-  time.compute -= time.exchanges;
-  time.messages = with_messages - alone.makespan;
-  time.gathers = with_gathers - with_messages + step.gather_after_update();
-  time.update = step.update();
-  time.sums = all - with_gathers - time.update - step.gather_after_update();
-  if (shares_cores(inputs.layout, inputs.network)) time.cores = step_time(inputs) - all;
-  return time;
+  StepTime common{.messages = with_messages - alone.makespan,
+                  .gathers = with_gathers - with_messages + step.gather_after_update(),
+                  .update = step.update()};
+  common.sums = all - with_gathers - common.update - step.gather_after_update();
+  if (shares_cores(inputs.layout, inputs.network)) common.cores = step_time(inputs) - all;
+  std::vector<RankTime> ranks;
+  for (std::size_t rank = 0; rank < alone.busy.size(); ++rank) {
+    StepTime time = common;
+    time.bubble = alone.makespan - alone.busy[rank];
+    time.exchanges = step.exchanges(rank);
+    time.compute = alone.busy[rank] - time.exchanges;
+    ranks.push_back({.time = time, .kernels = step.kernels(rank, time.compute)});
+  }
+  return ranks;
 }
 
 double least_time(const Layout& layout, const partition::Partition& partition,

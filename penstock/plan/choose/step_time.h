@@ -58,13 +58,22 @@ struct StepTime {
   }
 };
 
+// A pipeline rank's step, and its kernels by kind; these are 0 where nobody knows them, and else
+// make up its compute.
+struct RankTime {
+  StepTime time;
+  devices::KernelSeconds kernels;
+};
+
 // Costs for simulate, of the layout's stages.
 simulate::Costs costs_of(const StepInputs& inputs);
 
 // The time from 0 to the end of the update.
 double step_time(const StepInputs& inputs);
-// The same, in its parts: a simulation for each.
-StepTime step_parts(const StepInputs& inputs);
+// The same, in its parts, of each pipeline rank: a simulation for each part.
+std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs);
+// The part of the rank that computes most.
+const StepTime& of_busiest(const std::vector<RankTime>& ranks);
 
 // A time that no schedule of this layout beats with these stages: the rank of stage pipe - 1 begins
 // when the stages before it have passed a microbatch on, and computes all of its own.

@@ -34,12 +34,40 @@ double seconds_of(const Kernel& kernel, const DeviceModel& device) {
 }
 
 double seconds_of(const Kernels& kernels, const DeviceModel& device) {
-  double on_device = 0.0, on_host = 0.0;
+  return seconds_by_kind(kernels, device).all();
+}
+
+KernelSeconds& KernelSeconds::operator+=(const KernelSeconds& more) {
+  products += more.products;
+  attention += more.attention;
+  others += more.others;
+  host += more.host;
+  return *this;
+}
+
+KernelSeconds operator*(double times, const KernelSeconds& seconds) {
+  return {.products = times * seconds.products,
+          .attention = times * seconds.attention,
+          .others = times * seconds.others,
+          .host = times * seconds.host};
+}
+
+KernelSeconds seconds_by_kind(const Kernels& kernels, const DeviceModel& device) {
+  KernelSeconds seconds;
+  double on_host = 0.0;
   for (const auto& [kernel, count] : kernels) {
-    on_device += static_cast<double>(count) * seconds_of(kernel, device);
+    const double taken = static_cast<double>(count) * seconds_of(kernel, device);
+    if (kernel.kind == KernelKind::Other) {
+      seconds.others += taken;
+    } else if (kernel.kind == KernelKind::Product || kernel.kind == KernelKind::ShortProduct) {
+      seconds.products += taken;
+    } else {
+      seconds.attention += taken;
+    }
     on_host += static_cast<double>(count) * device.launch_s;
   }
-  return std::max(on_device, on_host);
+  seconds.host = std::max(on_host - seconds.all(), 0.0);
+  return seconds;
 }
 
 double operations_of(const Kernels& kernels) {

@@ -39,6 +39,20 @@ double seconds_of(const Kernel& kernel, const DeviceModel& device);
 // The time of kernels that follow each other: the device's, or their host's where that is longer.
 double seconds_of(const Kernels& kernels, const DeviceModel& device);
 
+// The parts of the time of such kernels.
+struct KernelSeconds {
+  double products = 0.0;
+  double attention = 0.0;
+  double others = 0.0;
+  double host = 0.0;  // The device waits for its host to launch them.
+
+  double all() const { return products + attention + others + host; }
+  KernelSeconds& operator+=(const KernelSeconds& more);
+  friend KernelSeconds operator*(double times, const KernelSeconds& seconds);
+};
+// Law: all() of it is seconds_of() them, but for rounding.
+KernelSeconds seconds_by_kind(const Kernels& kernels, const DeviceModel& device);
+
 // Operations of products and of attention.
 double operations_of(const Kernels& kernels);
 

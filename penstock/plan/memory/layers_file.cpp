@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -13,7 +14,7 @@ namespace {
 
 using json::Value;
 
-constexpr std::int64_t kVersion = 2;
+constexpr std::int64_t kVersion = 3;
 
 struct NumberOf {
   const char* key;
@@ -117,6 +118,7 @@ std::string to_json(const std::vector<LayerMemory>& layers) {
 
 std::string to_json(const MeasuredSize& size) {
   return str("{\"microbatch\": ", size.microbatch, ", \"sharers\": ", size.sharers,
+             ", \"selective\": ", text(size.is_selective),
              ",\n  \"loss\": ", to_json(size.memory.loss),
              ",\n  \"layers\": ", to_json(size.memory.layers),
              ",\n  \"again\": ", to_json(size.memory.again), "}");
@@ -223,7 +225,9 @@ LayerMemory read_layer(const Value& value) {
 
 MeasuredSize read_size(const Value& value) {
   const Reader reader(value);
-  MeasuredSize size{.microbatch = reader.number("microbatch"), .sharers = reader.number("sharers")};
+  MeasuredSize size{.microbatch = reader.number("microbatch"),
+                    .sharers = reader.number("sharers"),
+                    .is_selective = reader.flag("selective")};
   for (const char* const key : {"microbatch", "sharers"}) {
     if (reader.number(key) < 1) refuse(reader.at(key), str(key, ": expected 1 or more"));
   }
@@ -302,10 +306,12 @@ LayersFile read_layers(const Value& json) {
     if (size.memory.layers.size() != file.model.size()) {
       refuse(each, str(size.memory.layers.size(), " layers; the model has ", file.model.size()));
     }
-    const auto place = [](const MeasuredSize& of) { return std::pair(of.sharers, of.microbatch); };
+    const auto place = [](const MeasuredSize& of) {
+      return std::tuple(of.sharers, of.microbatch, of.is_selective);
+    };
     const bool rises =
         file.sizes.size() == 1 || place(file.sizes[file.sizes.size() - 2]) < place(size);
-    if (!rises) refuse(each, "sizes must rise, by sharers and then by microbatches");
+    if (!rises) refuse(each, "sizes must rise, by sharers, microbatches and selective");
   }
   if (file.sizes.empty()) refuse(reader.at("sizes"), "sizes: expected at least one");
   return file;

@@ -20,6 +20,8 @@ inline constexpr std::size_t kLayersFileBytesMax = std::size_t{1} << 28;
 struct MeasuredSize {
   std::int64_t microbatch = 1;  // Samples.
   std::int64_t sharers = 1;     // Ranks that share each layer.
+  // Whether blocks compute again what model.activation_checkpoint = "selective" leaves out.
+  bool is_selective = false;
   ModelMemory memory;
 };
 
@@ -27,7 +29,8 @@ struct LayersFile {
   std::string made_for;  // Text of made_for().
   partition::ModelMeta model;
   std::int64_t sample_bytes = 0;    // Bytes of a sample's input and target.
-  std::vector<MeasuredSize> sizes;  // Each once, rising: by sharers, then by microbatches.
+  std::vector<MeasuredSize> sizes;  // Each once, rising: by sharers, then by
+                                    // microbatches, then those that are selective.
 };
 
 // The keys of a configuration that the numbers depend on, with their values, in a line: two
