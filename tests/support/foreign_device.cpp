@@ -11,150 +11,114 @@
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
-#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <sys/mman.h>
 #include <torch/library.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <bit>
-#include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "penstock/core/check.h"
+#include "tests/support/foreign_kernels.h"
+#include "tests/support/foreign_memory.h"
+#include "tests/support/foreign_streams.h"
 
 namespace penstock::testing_support {
 namespace {
 
 std::function<bool()> is_over;
 
-// The device's memory, which is mapped twice: where its tensors are, closed, and for its kernels.
-//
-// What is freed is poisoned, and used again.  A child process has no memory of its own: no fork
-// with live tensors.
-class Memory {
- public:
-  struct Block {
-    std::size_t first;
-    std::size_t bytes;  // A power of two.
-  };
-
-  static Memory& only() {
-    static auto* const memory = new Memory;  // Outlives static tensors.
-    return *memory;
-  }
-
-  Block take(std::size_t bytes) {
-    const std::size_t rounded = std::bit_ceil(std::max<std::size_t>(bytes, 64));
-    const std::lock_guard lock(mutex_);
-    std::vector<std::size_t>& free = free_[rounded];
-    if (free.empty()) {
-      if (end_ + rounded > kBytes) throw std::bad_alloc();
-      const Block fresh{.first = std::exchange(end_, end_ + rounded), .bytes = rounded};
-      poison(fresh);
-      return fresh;
-    }
-    const std::size_t first = free.back();
-    free.pop_back();
-    return {.first = first, .bytes = rounded};
-  }
-  void give_back(const Block& block) {
-    poison(block);
-    const std::lock_guard lock(mutex_);
-    free_[block.bytes].push_back(block.first);
-  }
-
-  void* closed(const Block& block) const { return closed_ + block.first; }
-  // Where the host may touch what is at a closed address.
-  void* opened(const void* closed) const {
-    if (closed == nullptr) return nullptr;  // Of no element.
-    return open_ + (static_cast<const std::byte*>(closed) - closed_);
-  }
-
- private:
-  // No float of it is a number.
-  void poison(const Block& block) { std::memset(open_ + block.first, 0xFF, block.bytes); }
-
-  static constexpr std::size_t kBytes = std::size_t{1} << 35;  // Of addresses.
-
-  Memory() {
-    const int file = ::memfd_create("foreign device", MFD_CLOEXEC);
-    const bool is_sized = file >= 0 && ::ftruncate(file, kBytes) == 0;
-    PENSTOCK_CHECK(is_sized, "no memory for the foreign device");
-    const auto map = [&](int protection) {
-      void* const address =
-          ::mmap(nullptr, kBytes, protection, MAP_SHARED | MAP_NORESERVE, file, 0);
-      if (address == MAP_FAILED) throw std::bad_alloc();
-      return static_cast<std::byte*>(address);
-    };
-    closed_ = map(PROT_NONE);
-    open_ = map(PROT_READ | PROT_WRITE);
-    ::close(file);
-  }
-
-  std::byte* closed_ = nullptr;
-  std::byte* open_ = nullptr;
-  std::mutex mutex_;
-  std::size_t end_ = 0;
-  std::map<std::size_t, std::vector<std::size_t>> free_;  // First bytes, by size.
-};
-
-struct ForeignAllocator final : c10::Allocator {
-  c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes == 0) return {nullptr, c10::Device(kForeign, 0)};
-    auto* const block = new Memory::Block(Memory::only().take(bytes));
-    return {Memory::only().closed(*block), block, &give_back, c10::Device(kForeign, 0)};
-  }
-  void copy_data(void*, const void*, std::size_t) const override {
-    TORCH_CHECK(false, "nobody copies storages of the foreign device");
-  }
-  static void give_back(void* taken) {
-    const std::unique_ptr<Memory::Block> block(static_cast<Memory::Block*>(taken));
-    Memory::only().give_back(*block);
-  }
-};
-
-ForeignAllocator& allocator() {
-  static ForeignAllocator only;
-  return only;
+int index_of(c10::Device device) {
+  return device.has_index() ? device.index() : foreign::current_device();
 }
 
-// Its one stream is done with everything at once, unless a test says that events are late.
-struct ForeignGuard final : c10::impl::NoOpDeviceGuardImpl<kForeign> {
-  c10::Device getDevice() const override { return c10::Device(kForeign, 0); }
-  c10::Device exchangeDevice(c10::Device) const override { return c10::Device(kForeign, 0); }
-  c10::Stream getStream(c10::Device) const noexcept override {
-    return c10::Stream(c10::Stream::DEFAULT, c10::Device(kForeign, 0));
+c10::Stream stream_of(int device, std::int64_t id) {
+  return c10::Stream(c10::Stream::UNSAFE,
+                     c10::Device(kForeign, static_cast<c10::DeviceIndex>(device)), id);
+}
+
+foreign::Stream& late_stream(const c10::Stream& stream) {
+  return foreign::stream(stream.device_index(), stream.id());
+}
+foreign::Stream& late_stream(int device) {
+  return foreign::stream(device, foreign::current_stream(device));
+}
+
+// Its streams are done with everything at once, unless they are late, or a test says that events
+// are.
+struct ForeignGuard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kForeign; }
+  c10::Device getDevice() const override { return device_at(foreign::current_device()); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return device_at(foreign::exchange_device(index_of(device)));
   }
-  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
-    *event = this_event();
+  void setDevice(c10::Device device) const override { foreign::exchange_device(index_of(device)); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
+  c10::DeviceIndex deviceCount() const noexcept override { return 32; }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return stream_of(index_of(device), foreign::current_stream(index_of(device)));
   }
-  bool queryEvent(void*) const override { return is_over ? is_over() : true; }
-  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return stream_of(index_of(device), 0);
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return stream_of(index_of(device), foreign::new_stream_id());
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const int device = stream.device_index();
+    return stream_of(device, foreign::exchange_stream(device, stream.id()));
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return &late_stream(stream);
+  }
+
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
+              c10::EventFlag) const override {
+    if (*event == nullptr) *event = new foreign::MarkPtr;
+    auto& mark = *static_cast<foreign::MarkPtr*>(*event);
+    mark = foreign::are_late() ? foreign::mark(late_stream(stream)) : nullptr;
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    const auto& mark = *static_cast<foreign::MarkPtr*>(event);
+    if (mark == nullptr || !foreign::are_late()) return;
+    foreign::await_in_stream(late_stream(stream), mark);
+  }
+  bool queryEvent(void* event) const override {
+    if (is_over) return is_over();
+    const auto& mark = *static_cast<foreign::MarkPtr*>(event);
+    return mark == nullptr || !foreign::are_late() || foreign::is_over(mark);
+  }
+  void synchronizeEvent(void* event) const override {
+    const auto& mark = *static_cast<foreign::MarkPtr*>(event);
+    if (mark != nullptr && foreign::are_late()) foreign::await(mark);
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    delete static_cast<foreign::MarkPtr*>(event);
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    if (foreign::are_late()) foreign::await(late_stream(stream));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
+    if (!foreign::are_late()) return;
+    foreign::keep_for(memory, stream.device_index(), stream.id());
+  }
 
  private:
-  static void* this_event() {
-    static int any = 0;
-    return &any;
+  static c10::Device device_at(int index) {
+    return c10::Device(kForeign, static_cast<c10::DeviceIndex>(index));
   }
 };
 
 // The tensor's memory as a tensor of the host's.
 at::Tensor opened(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
-  return at::from_blob(Memory::only().opened(tensor.const_data_ptr()), tensor.sizes(),
-                       tensor.strides(), tensor.options().device(at::kCPU));
+  return at::from_blob(foreign::opened(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
+                       tensor.options().device(at::kCPU));
 }
 
 thread_local DeviceCounts counts;
@@ -195,23 +159,46 @@ struct InKernel {
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::HPU);
 
+c10::DeviceGuard at_device(std::optional<at::Device> device) {
+  return c10::DeviceGuard(device.value_or(c10::Device(kForeign, -1)));
+}
+
 at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
-                 std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
+                 std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
                  std::optional<at::MemoryFormat> format) {
-  return at::Tensor(
-      at::detail::empty_generic(size, &allocator(), kKeys, dtype.value_or(at::kFloat), format));
+  const c10::DeviceGuard there = at_device(device);
+  return at::Tensor(at::detail::empty_generic(size, &foreign::allocator(), kKeys,
+                                              dtype.value_or(at::kFloat), format));
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                         std::optional<at::Device>, std::optional<bool>) {
-  return at::Tensor(at::detail::empty_strided_generic(size, stride, &allocator(), kKeys,
+                         std::optional<at::Device> device, std::optional<bool>) {
+  const c10::DeviceGuard there = at_device(device);
+  return at::Tensor(at::detail::empty_strided_generic(size, stride, &foreign::allocator(), kKeys,
                                                       dtype.value_or(at::kFloat)));
 }
 
-at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool) {
+// What the host has is read at once, as from memory that is not pinned.
+void copy_late(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  foreign::Stream& stream =
+      late_stream(from.is_cpu() ? to.device().index() : from.device().index());
+  if (to.is_cpu() && !non_blocking) {
+    foreign::await_copy(stream);
+    to.copy_(opened(from));
+    return;
+  }
+  const at::Tensor source = from.is_cpu() ? from.detach().clone() : opened(from);
+  foreign::enqueue(stream, [source, into = opened(to)] { into.copy_(source); });
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
   count_copy(self, destination);
-  opened(destination).copy_(opened(self));
+  if (foreign::are_late() && !is_in_kernel) {
+    copy_late(self, destination, non_blocking);
+  } else {
+    opened(destination).copy_(opened(self));
+  }
   return destination;
 }
 
@@ -230,11 +217,17 @@ void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (kernel.is_outermost) {
     ++(op.operator_name().name == "aten::_local_scalar_dense" ? counts.scalars : counts.kernels);
   }
+  if (!foreign::are_late() || !kernel.is_outermost) return at::native::cpu_fallback(op, stack);
+  const int device = foreign::device_of(op, *stack);
+  const c10::DeviceGuard there(c10::Device(kForeign, static_cast<c10::DeviceIndex>(device)));
+  if (foreign::can_be_late(op)) return foreign::call_late(op, *stack, late_stream(device));
+  foreign::await(late_stream(device));
+  const foreign::TakesFreshMemory fresh;
   at::native::cpu_fallback(op, stack);
 }
 
 const c10::impl::DeviceGuardImplRegistrar guard(kForeign, new ForeignGuard);
-const bool has_allocator = (c10::SetAllocator(kForeign, &allocator()), true);
+const bool has_allocator = (c10::SetAllocator(kForeign, &foreign::allocator()), true);
 
 TORCH_LIBRARY_IMPL(_, HPU, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());

@@ -9,15 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "penstock/core/text.h"
 #include "tests/support/foreign_device.h"
 #include "tests/support/same_bits.h"
-#include "tests/train/model_kinds.h"
+#include "tests/train/device_training.h"
 
 namespace penstock::train {
 namespace {
@@ -29,77 +27,12 @@ using testing_support::same_bits;
 constexpr std::int32_t kMicrobatches = 4;
 constexpr int kSteps = 3;
 
-struct Result {
-  std::vector<StepReport> reports;
-  double validation = 0.0;
-  nn::Values outputs;
-  std::map<std::string, at::Tensor> parameters;
-};
-
 std::vector<Batch2> batches_of(const Kind& kind, std::int32_t replicas) {
   std::vector<Batch2> batches;
   for (int i = 0; i < kSteps; ++i) {
     batches.push_back(kind.batch(2 * kMicrobatches * replicas, kSequence));
   }
   return batches;
-}
-
-// Batches are in the host's memory, as a loader leaves them.
-Result train(const TrainerOptions& options, const Kind& kind, const std::vector<Batch2>& batches) {
-  Result result;
-  std::mutex mutex;
-  comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
-    Trainer trainer(options, kind.model, kind.loss, communicator);
-    const auto replica =
-        static_cast<std::size_t>(trainer.layout().mesh.coordinate(communicator.rank()).data);
-    const auto mine = [&](const nn::Values& values) {
-      nn::Values part;
-      for (const at::Tensor& value : values)
-        part.push_back(value.chunk(options.mesh.data)[replica]);
-      return part;
-    };
-    std::vector<StepReport> reports;
-    for (const Batch2& batch : batches) {
-      reports.push_back(trainer.step(mine(batch.inputs), mine(batch.targets)));
-    }
-    const Batch2& last = batches.back();
-    const double validation = trainer.evaluate(mine(last.inputs), mine(last.targets));
-    const nn::Values outputs = trainer.infer(mine(last.inputs));
-    const auto whole = trainer.rank_model().whole_parameters();
-    const std::lock_guard lock(mutex);
-    for (const auto& [name, tensor] : trainer.parameters()) {
-      EXPECT_EQ(tensor.device().type(), options.device.type()) << name;
-      result.parameters[name] = tensor.detach().cpu();
-    }
-    if (communicator.rank().value == 0) {
-      result.reports = reports;
-      result.validation = validation;
-    }
-    if (trainer.rank_model().is_last_stage() && replica == 0) {
-      for (const at::Tensor& output : outputs) {
-        result.outputs.push_back(output.defined() ? output.detach().cpu() : output);
-      }
-    }
-  });
-  return result;
-}
-
-// The bits of all but the norm, which a device adds up in another order.
-void expect_same(const Result& a, const Result& b) {
-  ASSERT_EQ(a.reports.size(), b.reports.size());
-  for (std::size_t i = 0; i < b.reports.size(); ++i) {
-    EXPECT_EQ(a.reports[i].loss, b.reports[i].loss) << "step " << i + 1;
-    EXPECT_NEAR(a.reports[i].grad_norm / b.reports[i].grad_norm, 1.0, 1e-14);
-  }
-  EXPECT_EQ(a.validation, b.validation);
-  ASSERT_EQ(a.outputs.size(), b.outputs.size());
-  for (std::size_t i = 0; i < b.outputs.size(); ++i) {
-    EXPECT_TRUE(!b.outputs[i].defined() || same_bits(a.outputs[i], b.outputs[i])) << i;
-  }
-  ASSERT_EQ(a.parameters.size(), b.parameters.size());
-  for (const auto& [name, tensor] : b.parameters) {
-    EXPECT_TRUE(same_bits(a.parameters.at(name), tensor)) << name;
-  }
 }
 
 struct Layout {
@@ -130,9 +63,9 @@ TEST_P(Devices, GiveEveryLayoutTheBitsOfOneStage) {
   for (const std::int32_t replicas : {1, 2}) {
     const auto batches = batches_of(kind, replicas);
     TrainerOptions options = options_of({"gpipe", {.pipe = 1, .data = replicas}});
-    const Result one = train(options, kind, batches);
+    const DeviceTrained one = train_on_device(options, kind, batches);
     options.device = at::kCPU;
-    const Result host = train(options, kind, batches);
+    const DeviceTrained host = train_on_device(options, kind, batches);
     // Five digits of floats' seven, for sums of a few hundred in another order.  Torch's operators
     // draw other numbers on another kind of device.
     if (has_host_kernels() || name != "TorchsDropout") {
@@ -145,7 +78,7 @@ TEST_P(Devices, GiveEveryLayoutTheBitsOfOneStage) {
           Layout{"interleaved_1f1b", two, ZeroStage::Gradients}}) {
       SCOPED_TRACE(str(layout.schedule, " ", mesh::to_string(layout.mesh), ", ZeRO ",
                        static_cast<int>(layout.zero)));
-      expect_same(train(options_of(layout), kind, batches), one);
+      expect_same(train_on_device(options_of(layout), kind, batches), one);
     }
   }
 }
@@ -167,14 +100,14 @@ TEST_P(DeviceOffload, HasStatesAndMastersInHostMemoryOrAFileToTheSameBits) {
     for (const auto zero : {ZeroStage::Off, ZeroStage::Gradients}) {
       TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = 2}, zero});
       options.precision.type = type;
-      std::optional<Result> expected;
-      if (has_host_kernels()) expected = train(options, kind, batches);
+      std::optional<DeviceTrained> expected;
+      if (has_host_kernels()) expected = train_on_device(options, kind, batches);
       for (const offload::Place place : {offload::Place::Host, offload::Place::File}) {
         SCOPED_TRACE(penstock::str(c10::toString(type), ", ZeRO ", static_cast<int>(zero),
                                    ", place ", static_cast<int>(place)));
         options.offload = {.states = {place, std::filesystem::temp_directory_path()},
                            .elements_at_once = 200};
-        const Result offloaded = train(options, kind, batches);
+        const DeviceTrained offloaded = train_on_device(options, kind, batches);
         if (expected) expect_same(offloaded, *expected);
         expected = offloaded;
       }
@@ -208,8 +141,8 @@ TEST_P(DeviceOffload, HasParametersInHostMemoryOrAFileToTheSameBits) {
     const auto batches = batches_of(kind, replicas);
     TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = replicas}});
     options.precision.type = type;
-    const Result whole = train(options, kind, batches);
-    std::optional<Result> updated_by_host;
+    const DeviceTrained whole = train_on_device(options, kind, batches);
+    std::optional<DeviceTrained> updated_by_host;
     if (has_host_kernels()) updated_by_host = whole;
     options.zero.stage = ZeroStage::Parameters;
     for (const auto& [parameters, states] : {std::pair(Place::Device, Place::Device),
@@ -221,7 +154,7 @@ TEST_P(DeviceOffload, HasParametersInHostMemoryOrAFileToTheSameBits) {
                                  " and ", static_cast<int>(states)));
       options.offload = {
           .states = {states, folder}, .parameters = {parameters, folder}, .elements_at_once = 200};
-      const Result offloaded = train(options, kind, batches);
+      const DeviceTrained offloaded = train_on_device(options, kind, batches);
       const bool by_host = parameters != Place::Device || states != Place::Device;
       if (!by_host || updated_by_host) expect_same(offloaded, by_host ? *updated_by_host : whole);
       if (by_host) updated_by_host = offloaded;
@@ -266,9 +199,9 @@ TEST(Device, InvariantSumsAreThoseOfOneRank) {
   const auto batches = batches_of(kind, 2);
   TrainerOptions options = options_of({"gpipe", {}, ZeroStage::Off, GradientSums::Invariant});
   options.microbatches = 2 * kMicrobatches;
-  Result one = train(options, kind, batches);
+  DeviceTrained one = train_on_device(options, kind, batches);
   options = options_of({"1f1b", {.pipe = 2, .data = 2}, ZeroStage::Off, GradientSums::Invariant});
-  Result four = train(options, kind, batches);
+  DeviceTrained four = train_on_device(options, kind, batches);
   one.outputs.clear();  // Of both replicas' samples, and not of one's.
   four.outputs.clear();
   expect_same(four, one);
@@ -279,11 +212,11 @@ TEST(Device, ClipsByTheNormOfAllLayouts) {
   TrainerOptions options = options_of({});
   options.gradient_clipping = 0.05;
   const auto batches = batches_of(kind, 1);
-  const Result one = train(options, kind, batches);
+  const DeviceTrained one = train_on_device(options, kind, batches);
   EXPECT_GT(one.reports[0].grad_norm, options.gradient_clipping);
   options.mesh.pipe = 2;
   options.schedule = "zbv";
-  const Result two = train(options, kind, batches);
+  const DeviceTrained two = train_on_device(options, kind, batches);
   for (std::size_t i = 0; i < one.reports.size(); ++i) {
     EXPECT_EQ(one.reports[i].grad_norm, two.reports[i].grad_norm);
   }
@@ -294,10 +227,10 @@ TEST(Device, RecomputesActivations) {
   const Kind kind = kind_named("GptWithDropout");
   TrainerOptions options = options_of({"1f1b", {.pipe = 2}});
   const auto batches = batches_of(kind, 1);
-  const Result kept = train(options, kind, batches);
+  const DeviceTrained kept = train_on_device(options, kind, batches);
   options.checkpointing = {.interval = 2};
   options.device = c10::Device(device_under_test().type());  // The one that the thread is at.
-  expect_same(train(options, kind, batches), kept);
+  expect_same(train_on_device(options, kind, batches), kept);
 }
 
 TEST(Device, RanksOnDevicesOfTwoTypesAreToldBeforeTheFirstStep) {

@@ -208,8 +208,13 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
                     deadline, rendezvous.device);
 }
 
-void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,
-               milliseconds deadline, Transport transport) {
+namespace {
+
+// Makes a rank's communicator, by the store.
+using Maker = std::function<std::unique_ptr<Communicator>(Store store, Rank rank)>;
+
+void run_threads(std::int32_t world_size, const std::function<void(Communicator&)>& body,
+                 const Maker& make) {
   c10::initLogging();
   set_up_vector_functions();
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -222,7 +227,7 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
     // Goes last: its end is an error for its peers, and not the first.
     std::unique_ptr<Communicator> communicator;
     try {
-      communicator = make_world(store, Rank(rank), world_size, "127.0.0.1", transport, deadline);
+      communicator = make(store, Rank(rank));
       body(*communicator);
       communicator->leave();
       // Connections close with the communicator: not before the others are done.
@@ -251,6 +256,25 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
   }
   threads.clear();
   if (first_error) std::rethrow_exception(first_error);
+}
+
+}  // namespace
+
+void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,
+               milliseconds deadline, Transport transport) {
+  run_threads(world_size, body, [&](Store store, Rank rank) {
+    return make_world(std::move(store), rank, world_size, "127.0.0.1", transport, deadline);
+  });
+}
+
+void run_ranks_on(c10::DeviceType type, std::int32_t world_size,
+                  const std::function<void(Communicator&)>& body, milliseconds deadline,
+                  Transport transport) {
+  run_threads(world_size, body, [&](Store store, Rank rank) {
+    const c10::Device device(type, static_cast<c10::DeviceIndex>(rank.value));
+    return make_world(std::move(store), rank, world_size, "127.0.0.1", transport, deadline, device,
+                      type);
+  });
 }
 
 }  // namespace penstock::comm

@@ -2,7 +2,10 @@
 //
 // communicator.h has connect() for all other stores.
 #pragma once
+#include <c10/core/Device.h>
+
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "penstock/comm/communicator.h"
@@ -18,6 +21,11 @@ namespace penstock::comm {
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous,
                                       std::chrono::milliseconds deadline,
                                       std::chrono::milliseconds first_word);
+
+// As run_ranks(), with a device for each rank, of its number, of a type that NCCL takes.
+void run_ranks_on(c10::DeviceType type, std::int32_t world_size,
+                  const std::function<void(Communicator&)>& body,
+                  std::chrono::milliseconds deadline, Transport transport = Transport::Auto);
 
 // Sets up MKL's vector functions, tanh and others, in this thread alone.  Where two threads of a
 // process call their first one at the same time, one in some thousand has them less exact from then

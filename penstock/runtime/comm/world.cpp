@@ -55,7 +55,8 @@ struct ConnectedGroup {
 class World : public Communicator {
  public:
   World(c10::intrusive_ptr<c10d::Store> store, Rank rank, std::int32_t world_size,
-        const std::string& listen, Transport transport, milliseconds deadline, c10::Device device)
+        const std::string& listen, Transport transport, milliseconds deadline, c10::Device device,
+        c10::DeviceType of_nccl)
       : run_store_(std::move(store)),
         rank_(rank),
         roll_call_(rank, rules_.interrupt),
@@ -65,7 +66,8 @@ class World : public Communicator {
         transport_(transport),
         device_(device),
         host_(shm::host_identity()),
-        cuda_(rank, device, host_),
+        of_nccl_(of_nccl),
+        cuda_(rank, device, host_, of_nccl),
         hub_(rank, rules_),
         acceptor_(listen,
                   {.alarm = [this](const std::string& news) { roll_call_.hear(news); },
@@ -360,7 +362,7 @@ class World : public Communicator {
   }
 
   std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {
-    if (transport_ != Transport::Auto || !device_.is_cuda()) return host;
+    if (transport_ != Transport::Auto || device_.type() != of_nccl_) return host;
     if (!cuda_.reaches(peer, get(device_key(peer)))) return host;
     transports_.insert(str("NCCL ", cuda_.nccl()));
     return make_announced_link(std::move(host), connect_nccl(store_, rank_, peer, device_, rules_),
@@ -469,6 +471,7 @@ class World : public Communicator {
   Transport transport_;
   c10::Device device_;
   std::string host_;
+  c10::DeviceType of_nccl_;
   CudaDevice cuda_;
   std::optional<GlooConnector> gloo_;  // Makes this age's links, where it is asked for.
   tcp::Hub hub_;
@@ -488,9 +491,9 @@ class World : public Communicator {
 std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
                                          std::int32_t world_size, const std::string& listen,
                                          Transport transport, milliseconds deadline,
-                                         c10::Device device) {
+                                         c10::Device device, c10::DeviceType of_nccl) {
   return std::make_unique<World>(std::move(store), rank, world_size, listen, transport, deadline,
-                                 device);
+                                 device, of_nccl);
 }
 
 }  // namespace penstock::comm

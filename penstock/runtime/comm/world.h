@@ -11,9 +11,11 @@
 
 namespace penstock::comm {
 
+// of_nccl: the type of devices that NCCL takes; a stand-in's, in tests of them.
 std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
                                          std::int32_t world_size, const std::string& listen,
                                          Transport transport, std::chrono::milliseconds deadline,
-                                         c10::Device device = at::kCPU);
+                                         c10::Device device = at::kCPU,
+                                         c10::DeviceType of_nccl = at::kCUDA);
 
 }  // namespace penstock::comm

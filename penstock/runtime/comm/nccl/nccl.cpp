@@ -199,8 +199,10 @@ std::string words_of(Rank rank, const std::string& version) {
 
 }  // namespace
 
-CudaDevice::CudaDevice(Rank rank, c10::Device device, const std::string& host) : rank_(rank) {
-  if (!device.is_cuda()) return;
+CudaDevice::CudaDevice(Rank rank, c10::Device device, const std::string& host,
+                       c10::DeviceType takes)
+    : rank_(rank) {
+  if (device.type() != takes) return;
   const char* const nccls_name = std::getenv("NCCL_HOSTID");
   identity_ = str(nccls_name != nullptr ? nccls_name : host.c_str(), " ", bus_id(device));
   nccl_ = nccl::version();

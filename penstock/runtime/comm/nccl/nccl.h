@@ -16,7 +16,8 @@ class CudaDevice {
  public:
   // `host`: the same for ranks of one host.  NCCL_HOSTID in the environment, by which NCCL itself
   // tells hosts apart, goes before it: with one for each rank, ranks of one device have NCCL.
-  CudaDevice(Rank rank, c10::Device device, const std::string& host);
+  // `takes`: the type of devices that NCCL takes.
+  CudaDevice(Rank rank, c10::Device device, const std::string& host, c10::DeviceType takes);
 
   std::string introduction() const;
   // Whether messages to `peer`, who has introduced itself so, go from device to device: not between
