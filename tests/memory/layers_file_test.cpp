@@ -10,6 +10,7 @@ namespace penstock::memory {
 namespace {
 
 using devices::KernelKind;
+using Step = devices::PassStep::Kind;
 
 constexpr std::int64_t kManyOperations = std::int64_t{1} << 60;
 
@@ -43,7 +44,10 @@ LayersFile file() {
                           .backward_exchanges = 15,
                           .forward_kernels = {{{KernelKind::Other, 17}, 1},
                                               {{KernelKind::ShortProduct, kManyOperations}, 2}},
-                          .weight_kernels = {{{KernelKind::AttentionBackward, 18}, 3}}};
+                          .weight_kernels = {{{KernelKind::AttentionBackward, 18}, 3}},
+                          .backward_pass = {{.kind = Step::Begin, .bytes = 19},
+                                            {.kernels = {{{KernelKind::Other, 20}, 4}}},
+                                            {.kind = Step::Await, .number = 0}}};
   return {.made_for = "a model",
           .model = {{.name = "h.0", .type = "Block", .parameters = 6}},
           .sample_bytes = 13,
@@ -71,6 +75,7 @@ TEST(LayersFile, ReadsWhatItWrites) {
   EXPECT_EQ(layer.forward_kernels, file().sizes[2].memory.layers[0].forward_kernels);
   EXPECT_EQ(layer.weight_kernels, file().sizes[2].memory.layers[0].weight_kernels);
   EXPECT_EQ(layer.input_kernels, devices::Kernels());
+  EXPECT_EQ(layer.backward_pass, file().sizes[1].memory.layers[0].backward_pass);
   EXPECT_FALSE(parameter.is_trainable);
   EXPECT_EQ(read_file.sizes[2].memory.layers[0].weight_peak.later, 12);
   EXPECT_EQ(read_file.sizes[2].memory.loss.output, 5);
@@ -92,10 +97,13 @@ void expect_refused(std::string text, const std::string& part, const std::string
 
 TEST(LayersFile, RefusesWhatIsNone) {
   const std::string text = to_json(file());
-  expect_refused(text, "\"version\": 3", "\"version\": 1", "this penstock reads version 3");
+  expect_refused(text, "\"version\": 3", "\"version\": 2", "this penstock reads version 3");
   expect_refused(text, "\"kept\": 4", "\"kept\": -4", "kept: expected a whole number from 0");
   expect_refused(text, "\"kept\": 4", "\"kapt\": 4", "no key \"kept\"");
   expect_refused(text, "[8, 9]", "[8]", "backward_peak: expected two numbers");
+  expect_refused(text, "[\"await\", 0]", "[\"await\", 1]",
+                 "backward_pass: expected kernels, begin, or await");
+  expect_refused(text, "[\"begin\", 19]", "[\"begins\", 19]", "expected kernels, begin, or await");
   expect_refused(text, "\"microbatch\": 4", "\"microbatch\": 1", "must rise");
   expect_refused(text, "\"microbatch\": 1", "\"microbatch\": 0", "expected 1 or more");
   expect_refused(text, "\"sharers\": 2", "\"sharers\": 1", "sizes must rise");

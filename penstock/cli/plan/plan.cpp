@@ -330,6 +330,7 @@ int run_plan(const PlanCommand& given) {
                   .network = links.network,
                   .times_of = times.of,
                   .memory_bandwidth = times.memory_bandwidth,
+                  .kernels = times.kernels,
                   .file_bandwidth = files.bandwidth,
                   .file_folder = files.folder,
                   .top = command.top};

@@ -172,6 +172,7 @@ Times times_from_device(const PlanInputs& inputs, const config::Config& config,
   };
   return {.of = of,
           .memory_bandwidth = device.bandwidth,
+          .kernels = device.kernels,
           .origin = str(inputs.device, inputs.device.empty() ? "" : ": ",
                         "operations and bytes of layers, at ", significant(device.flops),
                         " operations/s and ", significant(device.bandwidth), " bytes/s")};

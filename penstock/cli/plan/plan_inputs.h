@@ -53,8 +53,9 @@ std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& laye
 struct Times {
   std::function<std::vector<choose::LayerTimes>(const memory::MeasuredSize& size)> of;
   double memory_bandwidth = 0.0;
-  std::string origin;                          // A line for people.
-  std::optional<choose::LinkSpeed> link = {};  // Link that the costs were fitted with.
+  std::optional<devices::DeviceModel> kernels = {};  // The device that prices kernels, if one does.
+  std::string origin;                                // A line for people.
+  std::optional<choose::LinkSpeed> link = {};        // Link that the costs were fitted with.
 };
 
 // `layers` outlives it.  Throws: ConfigError or ParseError, where there are no costs, or wrong

@@ -112,16 +112,33 @@ std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig
 }
 
 void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
+                   const std::optional<devices::DeviceModel>& kernels,
                    std::vector<LayerTimes>& times) {
   if (size.sharers == 1) return;
-  const auto seconds = [&](std::int64_t bytes, std::int64_t exchanges) {
-    return exchange_time(link, bytes, exchanges);
+  const devices::PassLink pass_link{.latency_s = link.latency,
+                                    .bytes_per_s = link.bandwidth.value_or(0.0)};
+  const auto waited = [&](const devices::Pass& pass, const devices::Kernels& all,
+                          std::int64_t bytes, std::int64_t exchanges) {
+    if (!kernels || pass.empty()) return exchange_time(link, bytes, exchanges);
+    return devices::seconds_of(pass, *kernels, pass_link) - devices::seconds_of(all, *kernels);
   };
-  // `again`: the seconds of making the graph again and of its backward.
-  const auto add = [](double forward, double backward, double again, LayerTimes& each) {
+  const auto forward_of = [&](const memory::LayerMemory& layer) {
+    return waited(layer.forward_pass, layer.forward_kernels, layer.forward_sent,
+                  layer.forward_exchanges);
+  };
+  const auto backward_of = [&](const memory::LayerMemory& layer) {
+    return waited(layer.backward_pass, layer.backward_kernels, layer.backward_sent,
+                  layer.backward_exchanges);
+  };
+  const auto input_of = [&](const memory::LayerMemory& layer) {
+    return waited(layer.input_pass, layer.input_kernels, layer.backward_sent,
+                  layer.backward_exchanges);
+  };
+  const auto add = [&](const memory::LayerMemory& layer, double again, LayerTimes& each) {
+    const double forward = forward_of(layer), backward = backward_of(layer);
     each.forward += forward;
     each.backward += backward;
-    each.input += backward;
+    each.input += input_of(layer);
     each.exchanges += forward + backward;
     each.exchanges_again += forward + again;
     each.saved_again += again - (forward + backward);
@@ -129,15 +146,10 @@ void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
   for (std::size_t i = 0; i < times.size(); ++i) {
     const memory::LayerMemory& layer = size.memory.layers[i];
     const memory::LayerMemory& again = size.memory.again.empty() ? layer : size.memory.again[i];
-    add(seconds(layer.forward_sent, layer.forward_exchanges),
-        seconds(layer.backward_sent, layer.backward_exchanges),
-        seconds(again.forward_sent + again.backward_sent,
-                again.forward_exchanges + again.backward_exchanges),
-        times[i]);
+    add(layer, forward_of(again) + backward_of(again), times[i]);
   }
   const memory::LayerMemory& loss = size.memory.loss;  // It is not computed again.
-  const double backward = seconds(loss.backward_sent, loss.backward_exchanges);
-  add(seconds(loss.forward_sent, loss.forward_exchanges), backward, backward, times.back());
+  add(loss, backward_of(loss), times.back());
 }
 
 bool are_by_layer(const simulate::Costs& costs, std::size_t layers) {

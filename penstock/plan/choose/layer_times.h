@@ -59,8 +59,10 @@ std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig
                                  const partition::ModelMeta& layers,
                                  const memory::MeasuredSize& size);
 
-// Adds the exchanges between ranks that share layers: the passes wait for them.
+// Adds what the passes wait for exchanges between ranks that share layers.  With a device whose
+// kernels are priced, computations hide what they hide in a run; else nothing hides any.
 void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
+                   const std::optional<devices::DeviceModel>& kernels,
                    std::vector<LayerTimes>& times);
 
 // Whether costs are of the model's single layers: a stage for each.

@@ -65,7 +65,7 @@ class Planner {
     if (!is_new) return place->second;
     place->second = request_.times_of(size_of(layout));
     const LinkSpeed& link = request_.network.within(Rank(0), Rank(layout.tensor() - 1));
-    add_exchanges(link, size_of(layout), place->second);
+    add_exchanges(link, size_of(layout), request_.kernels, place->second);
     return place->second;
   }
 
@@ -111,7 +111,10 @@ class Planner {
             .network = request_.network,
             .sharing = sharing_of(request_.config, layout),
             .live_page_bytes_max = live_page_bytes_max(),
+            .prefetch_bytes = request_.config.zero_optimization.stage3_prefetch_bucket_size *
+                              element_bytes(request_.config),
             .memory_bandwidth = request_.memory_bandwidth,
+            .kernel_s = request_.kernels ? request_.kernels->kernel_s : 0.0,
             .file_bandwidth = request_.file_bandwidth};
   }
 

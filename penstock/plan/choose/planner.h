@@ -10,6 +10,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,11 @@ struct Request {
   Network network;
   // Gives the layers' times, but for exchanges.
   std::function<std::vector<LayerTimes>(const memory::MeasuredSize& size)> times_of;
-  double memory_bandwidth = 0.0;  // Bytes a second of the device; 0: not known.
-  double file_bandwidth = 0.0;    // Bytes a second of files, reading and writing, for each rank.
-  std::string file_folder = {};   // Folder of files, for configurations that are written.
-  std::int32_t top = 10;          // Candidates to find, those that are equal as one.
+  double memory_bandwidth = 0.0;                     // Bytes a second of the device; 0: not known.
+  std::optional<devices::DeviceModel> kernels = {};  // The device that prices layers' kernels.
+  double file_bandwidth = 0.0;   // Bytes a second of files, reading and writing, for each rank.
+  std::string file_folder = {};  // Folder of files, for configurations that are written.
+  std::int32_t top = 10;         // Candidates to find, those that are equal as one.
 };
 
 struct Candidate {

@@ -4,7 +4,9 @@
 #include <numeric>
 
 #include "penstock/mesh/mesh.h"
+#include "penstock/plan/choose/page_waits.h"
 #include "penstock/plan/choose/shared_cores.h"
+#include "penstock/plan/choose/step_end.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::choose {
@@ -17,11 +19,13 @@ using Rows = std::vector<std::vector<double>>;
 struct StageWork {
   LayerTimes times;
   devices::KernelSeconds kernels;  // Kernels of all passes.
-  double layers = 0.0;
-  double output = 0.0;      // Bytes of a microbatch.
-  double parameters = 0.0;  // Bytes, here and below.
+  double output = 0.0;             // Bytes of a microbatch.
+  double parameters = 0.0;         // Bytes, here and below.
   double gradients = 0.0;
-  double states = 0.0;  // Whole; replicas may have shares of them.
+  double states = 0.0;    // Whole; replicas may have shares of them.
+  double last_sum = 0.0;  // Bytes of the bucket that leaves last.
+  double buckets = 0.0;   // Number of buckets of gradients.
+  StepEnd end;
 };
 
 // Bytes of the optimizer's states, and of the master of a short type.
@@ -34,6 +38,9 @@ double state_bytes(const memory::Parameter& parameter, const memory::Sharing& sh
 
 StageWork work_of(const StepInputs& inputs, StageId stage) {
   StageWork work;
+  const auto bucket = static_cast<double>(inputs.sharing.rules.bucket_bytes);
+  double in_bucket = 0.0;
+  std::vector<const memory::Parameter*> parameters;
   for (auto i = inputs.partition.first_layer(stage); i < inputs.partition.end_layer(stage); ++i) {
     const LayerTimes& times = inputs.times[static_cast<std::size_t>(i)];
     const bool is_again = inputs.layout.recompute_interval > 0;
@@ -45,16 +52,25 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
     work.times.weight += times.weight;
     work.kernels += (is_again ? 2.0 : 1.0) * times.forward_by_kind;
     work.kernels += times.backward_by_kind;
-    work.layers += 1.0;
     const memory::LayerMemory& layer = inputs.memory.layers[static_cast<std::size_t>(i)];
     work.output = static_cast<double>(layer.output);
     for (const memory::Parameter& each : layer.parameters) {
       work.parameters += static_cast<double>(each.bytes());
       if (!each.is_trainable) continue;
-      work.gradients += static_cast<double>(each.sum_bytes());
+      const auto sum_bytes = static_cast<double>(each.sum_bytes());
+      if (work.gradients == 0.0) work.last_sum = std::max(sum_bytes, bucket);
+      if (in_bucket == 0.0 || in_bucket + sum_bytes > bucket) {
+        work.buckets += 1.0;
+        in_bucket = 0.0;
+      }
+      in_bucket += sum_bytes;
+      work.gradients += sum_bytes;
+      parameters.push_back(&each);
       work.states += state_bytes(each, inputs.sharing);
     }
   }
+  work.end = step_end(parameters, inputs.sharing, inputs.layout.microbatches,
+                      {.bytes_per_s = inputs.memory_bandwidth, .kernel_s = inputs.kernel_s});
   return work;
 }
 
@@ -69,6 +85,7 @@ class Step {
         pipe_(mesh_.group(Rank(0), mesh::Role::Pipe)),
         pages_(ranks()),
         updated_(ranks()),
+        ends_(ranks()),
         states_(ranks()) {
     for (const Rank rank : pipe_) {
       const auto [first, last] = mesh_.ends(rank, mesh::Role::SameParameters);
@@ -79,6 +96,7 @@ class Step {
       const std::size_t rank = in_.schedule.rank_of(StageId(s)).index();
       pages_[rank] += works_.back().parameters;
       updated_[rank] += works_.back().gradients;
+      ends_[rank] += works_.back().end.update;
       states_[rank] += works_.back().states;
     }
   }
@@ -120,11 +138,12 @@ class Step {
 
   double gather_after_update() const {
     if (!in_.sharing.rules.are_cut() || in_.sharing.rules.come_and_go()) return 0.0;
-    double longest = 0.0;
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      longest = std::max(longest, collective(rank, pages_[rank]));
+    std::vector<double> of_rank(ranks());
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      const std::size_t rank = rank_of(s);
+      of_rank[rank] += collectives(rank, works_[s].parameters, works_[s].buckets);
     }
-    return longest;
+    return std::ranges::max(of_rank);
   }
 
  private:
@@ -133,9 +152,14 @@ class Step {
   // Ranks that have a share of the states each.
   double sharers() const { return in_.sharing.rules.are_cut() ? in_.layout.sharers() : 1; }
 
-  // Gradients, parameters and states are read, the last two written.
+  std::size_t rank_of(std::size_t stage) const {
+    return in_.schedule.rank_of(StageId(static_cast<std::int32_t>(stage))).index();
+  }
+
+  // What a device does; cores read gradients, parameters and states, and write the last two.
   double update_in_memory() const {
     if (in_.memory_bandwidth == 0.0) return 0.0;
+    if (hides_collectives()) return std::ranges::max(ends_);
     const double touched = 3.0 + 2.0 * in_.sharing.states_per_element;
     return std::ranges::max(updated_) * touched / sharers() / in_.memory_bandwidth;
   }
@@ -160,14 +184,64 @@ class Step {
     return collective_time(sharers_[pipe_rank], in_.layout.sharers(), bytes);
   }
 
+  // A collective of each of some buckets, one after the other.
+  double collectives(std::size_t pipe_rank, double bytes, double buckets) const {
+    const LinkSpeed& link = sharers_[pipe_rank];
+    if (in_.layout.sharers() == 1) return 0.0;
+    if (!hides_collectives()) return collective(pipe_rank, bytes);
+    return buckets * link.latency + collective(pipe_rank, bytes) - collective(pipe_rank, 0.0);
+  }
+
   // Whether collectives run beside passes.  Where ranks compute on cores, these move the data, too:
   // nothing is hidden.
   bool hides_collectives() const { return in_.network.cores_per_node == 0; }
 
-  // A pass that waits for the first of its gathers, while the others run beside it.
-  double beside(double pass, double gather, double layers) const {
-    if (gather == 0.0) return pass;
-    return hides_collectives() ? std::max(pass, gather) + gather / layers : pass + gather;
+  enum class Direction : std::uint8_t { Forward, Backward };
+
+  // What a stage's pass uses of parameters that come and go, in its order.  Layers that hand no
+  // gradient on need theirs in a forward alone.
+  std::vector<PageUse> uses_of(std::size_t stage, double pass, Direction direction) const {
+    const StageId id(static_cast<std::int32_t>(stage));
+    const double persists = static_cast<double>(in_.sharing.persistence.elements);
+    std::vector<PageUse> uses;
+    double computed = 0.0;
+    for (auto i = in_.partition.first_layer(id); i < in_.partition.end_layer(id); ++i) {
+      const memory::LayerMemory& layer = in_.memory.layers[static_cast<std::size_t>(i)];
+      const LayerTimes& times = in_.times[static_cast<std::size_t>(i)];
+      const double seconds = direction == Direction::Forward ? times.forward : times.backward;
+      if (direction == Direction::Backward && layer.input_gradient == 0) continue;
+      double bytes = 0.0;
+      for (const memory::Parameter& each : layer.parameters) {
+        bytes += static_cast<double>(each.bytes());
+      }
+      for (const memory::Parameter& each : layer.parameters) {
+        const auto size = static_cast<double>(each.bytes());
+        if (static_cast<double>(each.elements) <= persists) continue;
+        uses.push_back({.bytes = size, .seconds = seconds * size / bytes});
+        computed += uses.back().seconds;
+      }
+    }
+    // What layers are computed again makes the pass longer, and so do exchanges.
+    for (PageUse& each : uses) each.seconds *= computed > 0.0 ? pass / computed : 0.0;
+    if (direction == Direction::Backward) std::ranges::reverse(uses);
+    return uses;
+  }
+
+  // A pass whose parameters come, all but the first so many bytes of them.
+  double with_pages(std::size_t stage, double pass, Direction direction, double here_bytes) const {
+    const std::size_t rank = rank_of(stage);
+    if (!hides_collectives()) return pass + whole(rank, works_[stage].parameters);
+    constexpr double kSome = 1e9;
+    const double latency = sharers_[rank].latency;
+    const double seconds_per_byte = (whole(rank, kSome) - whole(rank, 0.0)) / kSome;
+    const double copy =
+        in_.memory_bandwidth > 0.0 ? 2.0 / in_.layout.sharers() / in_.memory_bandwidth : 0.0;
+    return pass + page_waits(uses_of(stage, pass, direction),
+                             {.latency = latency,
+                              .seconds_per_byte = seconds_per_byte,
+                              .copy_seconds_per_byte = copy,
+                              .prefetch_bytes = static_cast<double>(in_.prefetch_bytes),
+                              .here_bytes = here_bytes});
   }
 
   void passes(bool with_gathers, Costs& costs) const {
@@ -177,20 +251,28 @@ class Step {
       const StageWork& work = works_[s];
       const std::size_t rank = in_.schedule.rank_of(StageId(static_cast<std::int32_t>(s))).index();
       const bool comes = with_gathers && in_.sharing.rules.come_and_go();
-      const double gather = comes ? whole(rank, work.parameters) : 0.0;
-      const bool is_each_time = pages_[rank] > static_cast<double>(in_.live_page_bytes_max);
-      const auto row = [&](double pass, bool is_first_pass) {
-        const double gathered = beside(pass, gather, work.layers);
-        if (gather == 0.0) return std::vector<double>{pass};
-        if (is_each_time) return std::vector<double>{gathered};
-        std::vector<double> times(count, pass);
-        if (is_first_pass) times[0] = gathered;
+      const auto budget = static_cast<double>(in_.live_page_bytes_max);
+      const bool is_each_time = pages_[rank] > budget;
+      // Forwards and backwards take turns: what a pass used last is here when the next one begins.
+      const auto row = [&](double pass, Direction direction) {
+        if (!comes) return std::vector<double>{pass};
+        std::vector<double> times(count,
+                                  is_each_time ? with_pages(s, pass, direction, budget) : pass);
+        if (direction == Direction::Forward) times[0] = with_pages(s, pass, direction, 0.0);
         return times;
       };
-      forward.push_back(row(work.times.forward, true));
-      backward.push_back(row(work.times.backward, false));
-      input.push_back(row(work.times.input, false));
-      weight.push_back(row(work.times.weight, false));
+      forward.push_back(row(work.times.forward, Direction::Forward));
+      const auto adds = [&](std::vector<double> times) {
+        if (!hides_collectives()) return times;
+        times.resize(count, times.front());
+        for (double& each : times) each = std::max(0.0, each + work.end.later_backward);
+        times[0] = std::max(0.0, times[0] + work.end.first_backward - work.end.later_backward);
+        times.back() += work.end.in_backward;
+        return times;
+      };
+      backward.push_back(adds(row(work.times.backward, Direction::Backward)));
+      input.push_back(row(work.times.input, Direction::Backward));
+      weight.push_back(adds({work.times.weight}));
     }
     costs.forward = simulate::PerStage(std::move(forward));
     costs.backward = simulate::PerStage(std::move(backward));
@@ -219,21 +301,25 @@ class Step {
     }
   }
 
-  // What is left of each stage's sum when its last backward is over.
+  // What is left of each stage's sum when its last backward is over.  Without ZeRO, parts of it are
+  // added and gathered then.
   std::vector<double> sums() const {
     std::vector<double> left;
     for (std::size_t s = 0; s < works_.size(); ++s) {
       const StageWork& work = works_[s];
-      const std::size_t rank = in_.schedule.rank_of(StageId(static_cast<std::int32_t>(s))).index();
-      const double once = collective(rank, work.gradients);
-      const double whole = in_.sharing.rules.are_cut() ? once : 2.0 * once;
+      const std::size_t rank = rank_of(s);
+      const bool is_cut = in_.sharing.rules.are_cut();
       if (!hides_collectives()) {
-        left.push_back(whole);
+        left.push_back((is_cut ? 1.0 : 2.0) * collective(rank, work.gradients));
         continue;
       }
-      const double bucket = static_cast<double>(in_.sharing.rules.bucket_bytes);
-      const double last = whole * std::min(1.0, bucket / std::max(work.gradients, 1.0));
-      left.push_back(std::max(whole - work.times.backward, last));
+      const double scattered = collectives(rank, work.gradients, work.buckets);
+      const double last =
+          std::min(scattered, collectives(rank, work.last_sum, std::min(work.buckets, 1.0)));
+      const double hides = work.times.backward + work.end.in_backward;
+      double time = std::max(scattered - hides, last);
+      if (!is_cut) time += std::max(scattered, work.end.after_sums);
+      left.push_back(time);
     }
     return left;
   }
@@ -245,6 +331,7 @@ class Step {
   std::vector<StageWork> works_;    // Work by stage.
   std::vector<double> pages_;       // Bytes of parameters, by rank.
   std::vector<double> updated_;     // Bytes of gradients, by rank.
+  std::vector<double> ends_;        // Seconds of the update on a device, by rank.
   std::vector<double> states_;      // Bytes of states, by rank.
 };
 

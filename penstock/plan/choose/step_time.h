@@ -36,8 +36,10 @@ struct StepInputs {
   const Network& network;
   memory::Sharing sharing;
   std::int64_t live_page_bytes_max = 0;
+  std::int64_t prefetch_bytes = 0;  // How far ahead of a page's use pages are brought.
   // Bytes a second of the device, for the update; 0: not known, no time.
   double memory_bandwidth = 0.0;
+  double kernel_s = 0.0;  // The least that one of its kernels takes.
   // Bytes a second of a rank's files; above 0 where the layout has some.
   double file_bandwidth = 0.0;
 };

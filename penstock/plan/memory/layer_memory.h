@@ -9,6 +9,7 @@
 
 #include "penstock/partition/ownership.h"
 #include "penstock/plan/devices/kernel.h"
+#include "penstock/plan/devices/pass.h"
 
 namespace penstock::memory {
 
@@ -54,6 +55,10 @@ struct LayerMemory {
   devices::Kernels backward_kernels;
   devices::Kernels input_kernels;
   devices::Kernels weight_kernels;
+  // The same, with what is exchanged in between; empty where nothing is.
+  devices::Pass forward_pass;
+  devices::Pass backward_pass;
+  devices::Pass input_pass;
 };
 
 // The memory of all layers for one size of microbatch, as one rank has them.

@@ -60,6 +60,14 @@ constexpr std::array<KernelsOf, 4> kPasses = {{{"forward_kernels", &LayerMemory:
                                                {"input_kernels", &LayerMemory::input_kernels},
                                                {"weight_kernels", &LayerMemory::weight_kernels}}};
 
+struct PassOf {
+  const char* key;
+  devices::Pass LayerMemory::* pass;
+};
+constexpr std::array<PassOf, 3> kExchanging = {{{"forward_pass", &LayerMemory::forward_pass},
+                                                {"backward_pass", &LayerMemory::backward_pass},
+                                                {"input_pass", &LayerMemory::input_pass}}};
+
 // Names of kinds of kernels, in their order.
 constexpr std::array<std::string_view, 7> kKinds = {"product",
                                                     "short_product",
@@ -89,6 +97,18 @@ std::string to_json(const devices::Kernels& kernels) {
   return str("[", join(all, ", "), "]");
 }
 
+// ["kernels", ...], ["begin", bytes] and ["await", number of the begin], in their order.
+std::string to_json(const devices::Pass& pass) {
+  using Kind = devices::PassStep::Kind;
+  std::vector<std::string> steps;
+  for (const devices::PassStep& step : pass) {
+    steps.push_back(step.kind == Kind::Launch  ? str("[\"kernels\", ", to_json(step.kernels), "]")
+                    : step.kind == Kind::Begin ? str("[\"begin\", ", step.bytes, "]")
+                                               : str("[\"await\", ", step.number, "]"));
+  }
+  return str("[", join(steps, ", "), "]");
+}
+
 std::string to_json(const LayerMemory& layer) {
   std::vector<std::string> members;
   for (const NumberOf& each : kNumbers) {
@@ -103,6 +123,9 @@ std::string to_json(const LayerMemory& layer) {
   }
   for (const KernelsOf& each : kPasses) {
     members.push_back(str("\"", each.key, "\": ", to_json(layer.*each.kernels)));
+  }
+  for (const PassOf& each : kExchanging) {
+    members.push_back(str("\"", each.key, "\": ", to_json(layer.*each.pass)));
   }
   std::vector<std::string> parameters;
   for (const Parameter& each : layer.parameters) parameters.push_back(to_json(each));
@@ -191,10 +214,10 @@ PassPeak read_peak(const Reader& reader, const char* key) {
   return {.first = Reader::number_of(list[0], key), .later = Reader::number_of(list[1], key)};
 }
 
-devices::Kernels read_kernels(const Reader& reader, const char* key) {
+devices::Kernels read_kernels(const Value::Array& list, const char* key) {
   constexpr int kMostOperations = 62;  // They are added up in floating point.
   devices::Kernels kernels;
-  for (const Value& each : reader.list(key)) {
+  for (const Value& each : list) {
     const auto* const parts = std::get_if<Value::Array>(&each.data);
     const auto* const name = parts != nullptr && parts->size() == 3
                                  ? std::get_if<std::string>(&parts->front().data)
@@ -210,13 +233,44 @@ devices::Kernels read_kernels(const Reader& reader, const char* key) {
   return kernels;
 }
 
+devices::Pass read_pass(const Reader& reader, const char* key) {
+  using Kind = devices::PassStep::Kind;
+  devices::Pass pass;
+  std::int64_t begun = 0;
+  for (const Value& each : reader.list(key)) {
+    const auto* const parts = std::get_if<Value::Array>(&each.data);
+    const auto* const name = parts != nullptr && parts->size() == 2
+                                 ? std::get_if<std::string>(&parts->front().data)
+                                 : nullptr;
+    const std::string kind = name != nullptr ? *name : "";
+    if (kind == "kernels") {
+      const auto* const list = std::get_if<Value::Array>(&parts->back().data);
+      if (list == nullptr) refuse(each, str(key, ": expected a list of kernels"));
+      pass.push_back({.kernels = read_kernels(*list, key)});
+    } else if (kind == "begin") {
+      pass.push_back({.kind = Kind::Begin, .bytes = Reader::number_of(parts->back(), key)});
+      ++begun;
+    } else if (kind == "await" && Reader::number_of(parts->back(), key) < begun) {
+      pass.push_back({.kind = Kind::Await, .number = Reader::number_of(parts->back(), key)});
+    } else {
+      refuse(each, str(key,
+                       ": expected kernels, begin, or await of one that has begun, with a "
+                       "list or a number"));
+    }
+  }
+  return pass;
+}
+
 LayerMemory read_layer(const Value& value) {
   const Reader reader(value);
   LayerMemory layer;
   for (const NumberOf& each : kNumbers) layer.*each.number = reader.number(each.key);
   for (const FlagOf& each : kFlags) layer.*each.flag = reader.flag(each.key);
   for (const PeakOf& each : kPeaks) layer.*each.peak = read_peak(reader, each.key);
-  for (const KernelsOf& each : kPasses) layer.*each.kernels = read_kernels(reader, each.key);
+  for (const KernelsOf& each : kPasses) {
+    layer.*each.kernels = read_kernels(reader.list(each.key), each.key);
+  }
+  for (const PassOf& each : kExchanging) layer.*each.pass = read_pass(reader, each.key);
   for (const Value& each : reader.list("parameters")) {
     layer.parameters.push_back(read_parameter(each));
   }

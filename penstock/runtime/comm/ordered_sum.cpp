@@ -15,6 +15,7 @@ void Transfers::begin() {
 }
 
 void Transfers::wait() {
+  begin();  // One does not keep another from coming.
   for (const auto& transfer : transfers_) transfer->wait();
   transfers_.clear();
 }

@@ -19,12 +19,15 @@ class ScatteredAndGathered : public GroupSum {
         rows_(rows),
         sum_(at::empty_like(rows[group.place()])),
         tag_(tag),
-        scattered_(group.reduce_scatter(rows, sum_, tag)) {}
+        scattered_(group.reduce_scatter(rows, sum_, tag)) {
+    scattered_->begin();
+  }
   void advance() override {
     if (gathered_) return;
     scattered_->wait();
     rows_[group_.place()].copy_(sum_);
     gathered_ = group_.all_gather(rows_, tag_);
+    gathered_->begin();
   }
   void wait() override {
     advance();

@@ -89,7 +89,9 @@ void Page::fetch() {
   is_here_ = true;
   held_.note_versions();
   copy_piece();
-  if (flat_.numel() > 0) coming_ = group_.all_gather(flat_, tag_);
+  if (flat_.numel() == 0) return;
+  coming_ = group_.all_gather(flat_, tag_);
+  coming_->begin();
 }
 
 void Page::await() {

@@ -112,6 +112,7 @@ void ParameterShards::gather(const std::function<void()>& advanced) {
     std::unique_ptr<comm::Transfer> transfer =
         is_shared_[b] ? nullptr : pages_[b]->gather_updates();
     if (!transfer) continue;
+    transfer->begin();
     under_way.push_back(std::move(transfer));
     if (under_way.size() > kGathersUnderWay) await_first();
   }

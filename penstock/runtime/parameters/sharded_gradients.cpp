@@ -91,6 +91,7 @@ void ShardedGradients::send(std::size_t bucket) {
   if (!full.sum.defined() || full.sum.device() != full.rows.device())
     full.sum = at::empty({full.rows.size(1)}, full.rows.options());
   full.transfer = shards_.group().reduce_scatter(full.rows, full.sum, full.tag);
+  full.transfer->begin();
 }
 
 void ShardedGradients::complete(Bucket& bucket) {

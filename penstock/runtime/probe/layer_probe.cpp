@@ -72,7 +72,59 @@ struct Work {
       with_graph;
   std::function<nn::Values(const nn::Values& inputs, stage::SampleSizes& sizes)> plain;
   std::vector<at::Tensor> parameters = {};
-  std::function<Sent()> sent = [] { return Sent(); };  // What its exchanges have sent.
+  std::shared_ptr<ExchangesAlone> exchanges = {};  // Null: it has none.
+};
+
+// Notes what a pass launches, and what comes in between.
+class PassNotes {
+ public:
+  explicit PassNotes(Meter& meter) : meter_(meter) {}
+
+  void begin() {
+    meter_.take_kernels();
+    pass_.clear();
+    all_.clear();
+    group_of_.clear();
+    is_awaited_.clear();
+  }
+  void hear(const MessageEvent& event) {
+    add_kernels();
+    if (event.kind == MessageEvent::Kind::Begin) {
+      if (pass_.empty() || pass_.back().kind != Step::Kind::Begin) {
+        pass_.push_back({.kind = Step::Kind::Begin});
+        is_awaited_.push_back(false);
+      }
+      pass_.back().bytes += event.bytes;
+      group_of_[event.number] = is_awaited_.size() - 1;
+      return;
+    }
+    const std::size_t group = group_of_.at(event.number);
+    if (is_awaited_[group]) return;
+    is_awaited_[group] = true;
+    pass_.push_back({.kind = Step::Kind::Await, .number = static_cast<std::int64_t>(group)});
+  }
+  // Gives all that has been launched; `pass` gets it in its order, if anything came in between.
+  devices::Kernels end(devices::Pass& pass) {
+    add_kernels();
+    pass = is_awaited_.empty() ? devices::Pass() : pass_;
+    return all_;
+  }
+
+ private:
+  using Step = devices::PassStep;
+
+  void add_kernels() {
+    const devices::Kernels kernels = meter_.take_kernels();
+    if (kernels.empty()) return;
+    for (const auto& [kernel, count] : kernels) all_[kernel] += count;
+    pass_.push_back({.kernels = kernels});
+  }
+
+  Meter& meter_;
+  devices::Pass pass_;
+  devices::Kernels all_;
+  std::map<std::int64_t, std::size_t> group_of_;  // Groups of messages, by a message's number.
+  std::vector<bool> is_awaited_;                  // Whether somebody waited, by group.
 };
 
 // What comes in.
@@ -93,7 +145,17 @@ class Probe {
         incoming_(std::move(incoming)),
         device_(place.device),
         whose_(whose),
-        meter_(place.make_meter()) {}
+        meter_(place.make_meter()),
+        notes_(*meter_) {
+    if (work_.exchanges) {
+      work_.exchanges->tell([this](const MessageEvent& event) { notes_.hear(event); });
+    }
+  }
+  ~Probe() {
+    if (work_.exchanges) work_.exchanges->tell({});
+  }
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
 
   LayerMemory measure() {
     plain_forward();
@@ -144,9 +206,9 @@ class Probe {
     Run run{.inputs = make(incoming_.form, device_)};
     run.kept.sizes = incoming_.sizes;
     run.start = begin();
-    const Sent before = work_.sent();
+    const Sent before = sent();
     run.outputs = work_.with_graph(run.inputs, graphs_, run.kept);
-    memory_.forward_kernels = meter_->take_kernels();
+    memory_.forward_kernels = notes_.end(memory_.forward_pass);
     note_sent(before, memory_.forward_sent, memory_.forward_exchanges);
     memory_.forward_peak = meter_->peak() - run.start;
     memory_.keeps_input = is_held(run.inputs, run.leaves());
@@ -174,17 +236,30 @@ class Probe {
     hand_over(run);
     run.outputs.clear();
     const std::int64_t start = begin();
-    const Sent before = work_.sent();
+    const Sent before = sent();
     nn::Values gradients = given;
     for (std::vector<stage::KeptPart>& parts = run.kept.parts; !parts.empty(); parts.pop_back()) {
-      const std::size_t k = parts.size() - 1;
-      gradients = stage::begin_backward(run.kept, k, std::move(gradients));
-      gradients = stage::backward(parts[k].outputs, gradients, parts[k].leaves);
+      backward_of_part(run, parts.size() - 1, gradients);
     }
-    memory_.backward_kernels = meter_->take_kernels();
+    memory_.backward_kernels = notes_.end(memory_.backward_pass);
     (first ? memory_.backward_peak.first : memory_.backward_peak.later) = meter_->peak() - start;
     memory_.input_gradient = bytes_of(gradients);
     note_sent(before, memory_.backward_sent, memory_.backward_exchanges);
+  }
+
+  // Does what a stage does (stage/stage.cpp): gradients for the part before travel while those of
+  // weights are computed.
+  static void backward_of_part(Run& run, std::size_t k, nn::Values& gradients) {
+    const stage::KeptPart& part = run.kept.parts[k];
+    gradients = stage::begin_backward(run.kept, k, std::move(gradients));
+    if (!stage::sends_gradients(run.kept, k)) {
+      gradients =
+          stage::hand_back(run.kept, k, stage::backward(part.outputs, gradients, part.leaves));
+      return;
+    }
+    stage::SplitBackward split = stage::backward_input(part.outputs, gradients, part.leaves);
+    gradients = stage::hand_back(run.kept, k, std::move(split.input_gradients));
+    split.weights.run();
   }
 
   void halves(bool first) {
@@ -201,9 +276,9 @@ class Probe {
       stage::SplitBackward split =
           stage::backward_input(parts[k].outputs, gradients, parts[k].leaves);
       parts[k] = {.weights = std::move(split.weights)};
-      gradients = std::move(split.input_gradients);
+      gradients = stage::hand_back(run.kept, k, std::move(split.input_gradients));
     }
-    memory_.input_kernels = meter_->take_kernels();
+    memory_.input_kernels = notes_.end(memory_.input_pass);
     memory_.input_peak = meter_->peak() - start;
     memory_.half_keeps_input = is_held(run.inputs);
     memory_.half_keeps_gradient = is_held(given);
@@ -211,7 +286,8 @@ class Probe {
         meter_->now() - (run.start - handed_over) - bytes_of(given) - bytes_of(gradients, given);
     start = begin();
     for (; !parts.empty(); parts.pop_back()) parts.back().weights.run();
-    memory_.weight_kernels = meter_->take_kernels();
+    devices::Pass alone;  // Nothing comes in a W.
+    memory_.weight_kernels = notes_.end(alone);
     (first ? memory_.weight_peak.first : memory_.weight_peak.later) = meter_->peak() - start;
   }
 
@@ -230,15 +306,17 @@ class Probe {
     for (at::Tensor& parameter : work_.parameters) parameter.mutable_grad().reset();
   }
 
+  Sent sent() const { return work_.exchanges ? work_.exchanges->sent() : Sent(); }
+
   void note_sent(const Sent& before, std::int64_t& bytes, std::int64_t& exchanges) const {
-    const Sent now = work_.sent();
+    const Sent now = sent();
     bytes = now.bytes - before.bytes;
     exchanges = now.exchanges - before.exchanges;
   }
 
   std::int64_t begin() {
     meter_->reset_peak();
-    meter_->take_kernels();
+    notes_.begin();
     return meter_->now();
   }
 
@@ -249,6 +327,7 @@ class Probe {
   Inputs whose_;
   stage::Graphs graphs_ = stage::Graphs::ForLater;
   std::unique_ptr<Meter> meter_;
+  PassNotes notes_;
   LayerMemory memory_;
 };
 
@@ -333,10 +412,10 @@ struct Known {
 
 Known probe_layer(const std::vector<nn::LayerSpec>& model, std::size_t index,
                   const Incoming& incoming, const Alone& alone, const Probing& probing,
-                  const std::function<Sent()>& sent) {
+                  const std::shared_ptr<ExchangesAlone>& exchanges) {
   const OneLayer layer = build_alone(model, index, alone);
   Work work = work_of(layer, alone.seed);
-  work.sent = sent;
+  work.exchanges = exchanges;
   Probe probe(std::move(work), incoming, probing.place);
   Known known{
       .memory = probe.measure(), .name = model[index].meta.name, .outgoing = probe.outgoing()};
@@ -366,11 +445,10 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
                         const nn::Values& targets, const nn::Loss& loss, const Probing& probing) {
   ModelMemory result;
   Alone alone{.seed = probing.seed, .type = probing.type, .device = probing.place.device};
-  std::function<Sent()> sent = [] { return Sent(); };
+  std::shared_ptr<ExchangesAlone> exchanges;
   if (probing.sharers > 1) {
-    const auto exchanges = exchanges_alone({.index = 0, .of = probing.sharers});
+    exchanges = exchanges_alone({.index = 0, .of = probing.sharers});
     alone.exchanges = exchanges;
-    sent = [exchanges] { return exchanges->sent(); };
   }
   std::map<Likeness, Known> known;
   Incoming incoming{.form = nn::form_of(inputs)};
@@ -380,7 +458,8 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
     auto found = known.find(likeness);
     if (found == known.end()) {
       probing.begins(str("layer ", in_quotes(spec.meta.name)));
-      found = known.emplace(likeness, probe_layer(model, i, incoming, alone, probing, sent)).first;
+      found =
+          known.emplace(likeness, probe_layer(model, i, incoming, alone, probing, exchanges)).first;
     }
     const Known& like = found->second;
     result.layers.push_back(renamed(like.memory, like.name, spec.meta.name));
@@ -392,7 +471,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
   for (const at::Tensor& target : targets) here.push_back(target.to(probing.place.device));
   Work last =
       alone.exchanges && loss.pieces() ? work_of(loss, here, alone.exchanges) : work_of(loss, here);
-  last.sent = sent;
+  last.exchanges = exchanges;
   result.loss = Probe(std::move(last), incoming, probing.place, Probe::Inputs::OfWork).measure();
   return result;
 }

@@ -1,5 +1,6 @@
 #include "penstock/runtime/probe/lone_rank.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,36 @@ std::unique_ptr<Transfer> held(const at::Tensor& tensor) {
   return std::make_unique<HeldTransfer>(tensor);
 }
 
+// What others would send.
+class ComingTransfer final : public Transfer {
+ public:
+  // `hear` and `begun`, the number of messages that have begun, outlive it.
+  ComingTransfer(at::Tensor tensor, const HearMessage& hear, std::int64_t& begun)
+      : tensor_(std::move(tensor)), hear_(hear), begun_(begun) {}
+  void begin() override {
+    if (number_) return;
+    number_ = begun_++;
+    tell(MessageEvent::Kind::Begin);
+  }
+  void wait() override {
+    begin();
+    tell(MessageEvent::Kind::Await);
+  }
+  bool is_over() override { return true; }
+
+ private:
+  void tell(MessageEvent::Kind kind) const {
+    if (!hear_) return;
+    const auto bytes = static_cast<std::int64_t>(tensor_.nbytes());
+    hear_({.kind = kind, .number = *number_, .bytes = bytes});
+  }
+
+  at::Tensor tensor_;
+  const HearMessage& hear_;
+  std::int64_t& begun_;
+  std::optional<std::int64_t> number_;
+};
+
 class LoneCommunicator final : public comm::Communicator {
  public:
   explicit LoneCommunicator(const partition::Share& share) : share_(share) {}
@@ -60,7 +91,7 @@ class LoneCommunicator final : public comm::Communicator {
   std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank /*from*/,
                                     std::int32_t /*tag*/) override {
     if (tensor.is_cpu()) tensor.zero_();  // Elsewhere nothing has values.
-    return held(tensor);
+    return std::make_unique<ComingTransfer>(tensor, hear_, begun_);
   }
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group /*group*/) override {
     return held(tensor);
@@ -71,10 +102,16 @@ class LoneCommunicator final : public comm::Communicator {
   }
 
   std::int64_t bytes_sent() const { return bytes_; }
+  void tell(HearMessage hear) {
+    hear_ = std::move(hear);
+    begun_ = 0;
+  }
 
  private:
   partition::Share share_;
   std::int64_t bytes_ = 0;
+  HearMessage hear_;
+  std::int64_t begun_ = 0;
   std::chrono::milliseconds deadline_ = std::chrono::seconds(1);
 };
 
@@ -90,6 +127,7 @@ class LoneExchanges final : public ExchangesAlone {
     return exchanges_.start(asked, value);
   }
   Sent sent() const override { return {.bytes = communicator_.bytes_sent(), .exchanges = count_}; }
+  void tell(HearMessage hear) override { communicator_.tell(std::move(hear)); }
   std::int64_t sum(std::int64_t /*part*/, const char* name) override {
     PENSTOCK_CHECK(false, name, ": the others are not there");
     return 0;
