@@ -151,10 +151,12 @@ TEST(Making, AProjectionThatFusesOtherSizesIsNotShared) {
     return message_of([&] { build(block, 1, 1, {.share = {.index = 0, .of = of}}); });
   };
   EXPECT_EQ(refusal(1), "no error");
-  EXPECT_EQ(refusal(2),
-            "the function that makes layer \"transformer.h.0\": mesh.tensor = 2: c_attn of 4 heads "
-            "of queries and 2 of keys and values is no three of equal size, which ranks could "
-            "share\n  note: take 1, or a model of Llama's form, which has a projection for each");
+  EXPECT_EQ(
+      refusal(2),
+      "the function that makes layer \"transformer.h.0\": mesh.tensor = 2: ranks share c_attn "
+      "where it has as many heads of keys and values as of queries; it has 2 and 4\n"
+      "  note: take mesh.tensor 1, or a model of Llama's form, which has a projection for "
+      "each");
   options.kv_heads = 4;
   EXPECT_EQ(refusal(2), "no error");
 }

@@ -21,6 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples/python"
         (2, ["multi_mlp_by_hand.py"]),
         (2, ["custom_schedule.py"]),
         (4, ["deepspeed_pipeline.py", "--schedule", "zbv"]),
+        (4, ["shared_llama.py"]),
         (4, ["hugging_face.py", "gpt2"]),
         pytest.param(4, ["hugging_face.py", "llama"], marks=pytest.mark.long),
     ],

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <filesystem>
+#include <string>
 
 #include "tests/train/trained.h"
 
@@ -63,6 +65,21 @@ TEST_P(Invariant, EveryStageOfZeroHasTheSameBits) {
           << layout.schedule << " " << layout.pipe << " x " << layout.data << ", ZeRO "
           << static_cast<int>(stage);
     }
+  }
+}
+
+TEST(InvariantInFiles, HasTheSameBits) {
+  const Kind kind = kind_named("Gpt");
+  std::vector<Batch2> batches;
+  for (int i = 0; i < kSteps; ++i) batches.push_back(kind.batch(2 * kMicrobatches, kSequence));
+  const Trained one = train(options_of({}, GradientSums::Invariant), kind, batches);
+  for (const std::int32_t data : {1, 2}) {
+    TrainerOptions options = options_of({"1f1b", 2, data}, GradientSums::Invariant);
+    options.zero.stage = ZeroStage::Parameters;
+    const std::string folder = std::filesystem::temp_directory_path();
+    options.offload = {.states = {offload::Place::File, folder},
+                       .parameters = {offload::Place::File, folder}};
+    EXPECT_TRUE(same(train(options, kind, batches), one)) << data;
   }
 }
 

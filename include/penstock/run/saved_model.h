@@ -6,6 +6,7 @@
 // Invariant: whenever a process stops, the folder has a whole model, or none as before the first.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,9 +69,9 @@ class SavedModel {
   std::string adapter_part(std::int32_t place) const;
   void join_adapters();
 
-  // Tensors of this rank's stages.
-  // REQUIRES: its parameters are whole.
-  weights::NamedTensors state();
+  // Tensors of this rank's stages that are wanted by their names.
+  // REQUIRES: these are whole.
+  weights::NamedTensors state(const std::function<bool(const std::string&)>& is_wanted);
   at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const;
   std::string wait_for(std::int32_t place);
 

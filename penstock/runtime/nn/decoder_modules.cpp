@@ -173,10 +173,10 @@ std::int64_t fused_of_gpt2(const DecoderOptions& options, const partition::Share
   if (options.heads == options.kv_heads) return 3;
   if (share.of == 1) return 1;
   throw ConfigError(
-      penstock::str("mesh.tensor = ", share.of, ": c_attn of ", options.heads,
-                    " heads of queries and ", options.kv_heads,
-                    " of keys and values is no three of equal size, which ranks could share"),
-      {"take 1, or a model of Llama's form, which has a projection for each"});
+      penstock::str(
+          "mesh.tensor = ", share.of, ": ranks share c_attn where it has as many heads of ",
+          "keys and values as of queries; it has ", options.kv_heads, " and ", options.heads),
+      {"take mesh.tensor 1, or a model of Llama's form, which has a projection for each"});
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ void check_copies(const Making& making, const SharedLinearOptions& options) {
   if (!making.blocks || making.share.of == 1 || options.copies == 1) return;
   throw ConfigError(penstock::str("mesh.tensor = ", making.share.of, " with numerics.invariant: ",
                                   options.copies, " ranks have the same part of a linear"),
-                    {"take as few ranks as have a part each"});
+                    {penstock::str("take mesh.tensor = ", making.share.of / options.copies,
+                                   ", with which each rank has a part of its own")});
 }
 
 }  // namespace

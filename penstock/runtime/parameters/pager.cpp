@@ -9,6 +9,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/kept_text.h"
 #include "penstock/core/text.h"
 
 namespace penstock::parameters {
@@ -89,13 +90,14 @@ Unobserved::Unobserved() : before_(std::exchange(watched.is_busy, true)) {}
 Unobserved::~Unobserved() { watched.is_busy = before_; }
 
 Pager::Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages,
-             paging::Limits limits)
+             paging::Limits limits, execute::Progress* progress)
     : group_(group),
       age_(group.age()),
       pages_(std::move(pages)),
       limits_(limits),
       words_(group, [this](paging::PageId page) { return pages_[index(page)]->held().name(); }),
-      residents_(pages_.size()) {
+      residents_(pages_.size()),
+      progress_(progress == nullptr ? own_progress_ : *progress) {
   if (watched.pages.empty()) {
     watched.callback =
         at::addThreadLocalCallback(at::RecordFunctionCallback(before_operator, after_operator)
@@ -243,11 +245,24 @@ void Pager::carry_out(const paging::Decision& decision, paging::PageId used) {
     pages_[index(page)]->drop();
     ++report_.drops;
   }
-  if (!decision.fetch.empty()) fetch(decision.fetch, used);
-  pages_[index(used)]->await();
+  bring(decision.fetch, used);
   std::int64_t here = 0;
   for (std::size_t i = 0; i < pages_.size(); ++i) here += pages_[i]->is_here() ? bytes_[i] : 0;
   report_.peak_bytes = std::max(report_.peak_bytes, here);
+}
+
+// Brings pages, and awaits the one that is used: others see by its name where this rank stands.
+void Pager::bring(const std::vector<paging::PageId>& pages, paging::PageId used) {
+  Page& page = *pages_[index(used)];
+  if (pages.empty() && !page.is_coming()) return;
+  const char* const name =
+      kept_text(str("the gather of ", in_quotes(page.held().name()), " from all replicas"));
+  const execute::Holding<const char*> under_way(progress_.exchange, name);
+  const execute::Waiting waiting(progress_);
+  const execute::Leaving leaving(progress_);
+  if (!pages.empty()) fetch(pages, used);
+  page.await();
+  progress_.advance();
 }
 
 // What is in a file is read while the other ranks are waited for, and the next page while one is

@@ -33,6 +33,7 @@
 #include "penstock/plan/paging/policy.h"
 #include "penstock/plan/paging/trace.h"
 #include "penstock/runtime/comm/shard_group.h"
+#include "penstock/runtime/execute/progress.h"
 #include "penstock/runtime/parameters/page.h"
 #include "penstock/runtime/parameters/words.h"
 
@@ -52,7 +53,9 @@ class Pager {
  public:
   // `pages` are in the same order on every rank of `group`.  Those that stay whole take nothing of
   // the limits, and nobody asks who reads them; they have sums of gradients like others.
-  Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages, paging::Limits limits);
+  // `progress`, which outlives it, hears which page is waited for; null: nobody does.
+  Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages, paging::Limits limits,
+        execute::Progress* progress = nullptr);
   ~Pager();
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
@@ -97,6 +100,7 @@ class Pager {
 
  private:
   void use_one(paging::PageId page);
+  void bring(const std::vector<paging::PageId>& pages, paging::PageId used);
   void carry_out(const paging::Decision& decision, paging::PageId used);
   void fetch(const std::vector<paging::PageId>& pages, paging::PageId used);
   // Reads ahead the page that is away and comes first in the trace after a position.
@@ -121,6 +125,8 @@ class Pager {
   bool is_computing_ = false;
   std::exception_ptr error_;
   PagerReport report_;
+  execute::Progress own_progress_;
+  execute::Progress& progress_;
 };
 
 // While it lives, this thread's operators are not searched: they read nothing of parameters, as

@@ -57,7 +57,8 @@ std::unique_ptr<Pager> RankParameters::make_pager() const {
     }
   }
   if (std::ranges::none_of(pages, &Page::may_go)) return nullptr;
-  return std::make_unique<Pager>(grown_->group(), std::move(pages), grown_->options().zero.limits);
+  return std::make_unique<Pager>(grown_->group(), std::move(pages), grown_->options().zero.limits,
+                                 &progress_);
 }
 
 std::unique_ptr<execute::StageHooks> RankParameters::make_hooks(ParameterShards& shards) {
@@ -239,6 +240,36 @@ void RankParameters::unshard() {
   for (const Set& set : sets_) {
     set.shards->unshard();
     progress_.advance();
+  }
+}
+
+RankParameters::WholeTrained::WholeTrained(RankParameters& parameters) : parameters_(parameters) {
+  age_ = parameters.grown_->group().age();
+  if (!parameters.pager_) return;
+  const execute::WaitMark wait(parameters.progress_, "gathering whole parameters");
+  for (const Set& set : parameters.sets_) {
+    const std::vector<partition::Bucket>& buckets = set.shards->ownership().buckets;
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      if (buckets[b].is_trainable) pages_.push_back(set.shards->pages()[b]);
+    }
+  }
+  for (const auto& page : pages_) {
+    page->pin();
+    page->fetch();
+    page->await();
+    parameters.progress_.advance();
+  }
+}
+
+RankParameters::WholeTrained::~WholeTrained() {
+  if (age_ != parameters_.grown_->group().age()) return;  // The pager has given them up.
+  try {
+    for (const auto& page : pages_) page->unpin();
+    for (const auto& page : pages_) {
+      if (!page->is_pinned()) page->drop();
+    }
+  } catch (...) {
+    parameters_.pager_->note(std::current_exception());
   }
 }
 

@@ -103,6 +103,21 @@ class RankParameters {
   // other ranks have updated.
   void gather();
 
+  // Collective: parameters that are trained are whole while it lives, to be read; frozen ones stay
+  // where they are.
+  class [[nodiscard]] WholeTrained {
+   public:
+    explicit WholeTrained(RankParameters& parameters);
+    ~WholeTrained();
+    WholeTrained(const WholeTrained&) = delete;
+    WholeTrained& operator=(const WholeTrained&) = delete;
+
+   private:
+    RankParameters& parameters_;
+    std::vector<std::shared_ptr<Page>> pages_;
+    std::int64_t age_ = 0;
+  };
+
   // Collective: all parameters are whole until reshard().
   void unshard();
   // Ends unshard().  Parameters that every rank of the group has set to the same values meanwhile

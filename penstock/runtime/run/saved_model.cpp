@@ -91,7 +91,7 @@ void SavedModel::write_model() {
 }
 
 void SavedModel::write_shard(std::int32_t place) {
-  weights::NamedTensors tensors = state();
+  weights::NamedTensors tensors = state([](const std::string&) { return true; });
   if (model_.adapter) tensors = hugging_face::merged(tensors, *model_.folder, *model_.adapter);
   std::string names;
   std::size_t bytes = 0;
@@ -136,11 +136,11 @@ void SavedModel::write_adapters() {
     communicator_.put(key("folder"), "made");
   }
   train::RankModel& here = trainer_.rank_model();
-  const auto whole = here.whole_parameters();
+  const parameters::RankParameters::WholeTrained adapters(here.replicated());
   if (here.groups().is_first_of_place()) {
     communicator_.get(key("folder"));
     weights::write_safetensors(adapter_part(here.groups().place),
-                               hugging_face::adapters_of(state()), {},
+                               hugging_face::adapters_of(state(nn::is_of_adapter)), {},
                                [this] { progress_.advance(); });
     communicator_.put(key(str(here.groups().place)), "");
   }
@@ -165,10 +165,11 @@ void SavedModel::join_adapters() {
   }
 }
 
-weights::NamedTensors SavedModel::state() {
+weights::NamedTensors SavedModel::state(const train::Wanted& is_wanted) {
   const execute::WaitMark wait(progress_, "making tensors whole with ranks that share layers");
   weights::NamedTensors tensors;
-  for (train::WrittenTensor& each : train::whole_tensors(trainer_.rank_model(), communicator_)) {
+  for (train::WrittenTensor& each :
+       train::whole_tensors(trainer_.rank_model(), communicator_, is_wanted)) {
     tensors.emplace_back(std::move(each.name), std::move(each.tensor));
   }
   return tensors;

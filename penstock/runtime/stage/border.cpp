@@ -4,13 +4,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/kept_text.h"
 #include "penstock/core/text.h"
 
 namespace penstock::stage {
@@ -20,14 +19,6 @@ using exchange::Action;
 using exchange::Exchange;
 using exchange::Held;
 using exchange::State;
-
-// A text that never ends: another thread may read the name of an exchange at any time.
-const char* kept_name(const std::string& name) {
-  static std::mutex mutex;
-  static auto* const all = new std::set<std::string>;
-  const std::lock_guard lock(mutex);
-  return all->insert(name).first->c_str();
-}
 
 Action forward_action(const Exchange& exchange) {
   return exchange::action_of(exchange.before, exchange.after).value();
@@ -75,9 +66,9 @@ Border::Border(std::vector<Exchange> exchanges, std::size_t ahead, const std::st
     const auto backward = gradient_action(each);
     exchanges_.push_back(
         {.exchange = each,
-         .forward = kept_name(exchange::name_of(forward_action(each), behind)),
-         .backward = backward ? kept_name(exchange::gradient_name_of(*backward, behind)) : "",
-         .sizes = kept_name(exchange::sizes_name_of(behind))});
+         .forward = kept_text(exchange::name_of(forward_action(each), behind)),
+         .backward = backward ? kept_text(exchange::gradient_name_of(*backward, behind)) : "",
+         .sizes = kept_text(exchange::sizes_name_of(behind))});
   }
 }
 

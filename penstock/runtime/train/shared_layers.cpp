@@ -171,8 +171,9 @@ void check_invariant_sums(const TrainerOptions& options, const std::vector<nn::L
                            "them; take float, or mesh.tensor 1"));
   }
   if (!options.device.is_cpu()) {
-    problems.push_back(str(what, "kernels of ", options.device.str(),
-                           " have no known order; take the processor, or mesh.tensor 1"));
+    problems.push_back(
+        str(what, "kernels of ", options.device.str(),
+            " add in no known order; take launch.device = \"cpu\", or mesh.tensor 1"));
   }
   std::vector<std::string> others;  // Layers whose sums would depend on the number of ranks.
   for (const nn::LayerSpec& layer : model) {

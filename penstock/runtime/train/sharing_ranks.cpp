@@ -252,7 +252,7 @@ void SharingRanks::check_same(const std::vector<nn::Values>& inputs,
     throw Error(str("ranks ", ranks_[0], " and ", ranks_[static_cast<std::size_t>(i)],
                     " share layers and were given different batches"),
                 {"ranks that share layers take the same samples: those of their replica, which "
-                 "is rank_model().groups().other_samples.here"});
+                 "is rank_model().groups().other_samples.here; in Python, Trainer.replica"});
   }
 }
 

@@ -55,7 +55,8 @@ std::vector<WrittenTensor> tensors_to_write(RankModel& model) {
   return all;
 }
 
-std::vector<WrittenTensor> whole_tensors(RankModel& model, comm::Communicator& communicator) {
+std::vector<WrittenTensor> whole_tensors(RankModel& model, comm::Communicator& communicator,
+                                         const Wanted& is_wanted) {
   const at::NoGradGuard no_grad;
   const mesh::Group& ranks = model.groups().shared_weights;
   const auto rank_of = [&](std::int64_t place) {
@@ -63,6 +64,7 @@ std::vector<WrittenTensor> whole_tensors(RankModel& model, comm::Communicator& c
   };
   std::vector<WrittenTensor> all;
   for_each_tensor(model, [&](const stage::NamedParameter& each, std::int32_t writer) {
+    if (!is_wanted(each.name)) return;
     const partition::Cut mine = model.sharing().cut_of(each.name);
     const at::Tensor part = each.tensor.detach();
     if (writer != ranks.here) {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,11 @@ struct WrittenTensor {
 // What this rank is to write of its layers' parameters and buffers, in their order.  An adapter's
 // matrices are with their linear.
 std::vector<WrittenTensor> tensors_to_write(RankModel& model);
-// The same with the tensors.  Collective over ranks that share layers.
-// REQUIRES: parameters are whole here (RankModel::whole_parameters()).
-std::vector<WrittenTensor> whole_tensors(RankModel& model, comm::Communicator& communicator);
+using Wanted = std::function<bool(const std::string& name)>;
+// The same with the tensors, of those alone that are wanted by their names.  Collective over ranks
+// that share layers.
+// REQUIRES: these are whole here (RankModel::whole_parameters()).
+std::vector<WrittenTensor> whole_tensors(RankModel& model, comm::Communicator& communicator,
+                                         const Wanted& is_wanted);
 
 }  // namespace penstock::train
