@@ -44,6 +44,7 @@ TEST_FOLDERS = {
     "golden": "expected texts",
     "parity": "comparison with other systems",
     "process": "tests that start real processes",
+    "published": "plans of runs that others have measured",
     "regress": "one small case per defect that was found",
     "setup": "the first commands on a machine where nothing was installed",
     "support": "what several test folders share",

@@ -103,7 +103,8 @@ def peak_of(parts: dict[str, int], row: dict[str, Any], program: dict[str, Any])
     if row["zero"] == 3 or "gradients" not in program:
         return parts["peak"]
     elements = parts["parameters"] / shapes.SHORT
-    return parts["peak"] - parts["gradients"] - parts["buckets"] + elements * program["gradients"]
+    own = elements * program["gradients"] + program.get("buckets", 0)
+    return parts["peak"] - parts["gradients"] - parts["buckets"] + own
 
 
 def planned(row: dict[str, Any], folder: Path) -> Planned:
@@ -164,7 +165,9 @@ def bubble(row: dict[str, Any]) -> float:
     told = subprocess.run(
         [str(PENSTOCK), *map(str, words)], capture_output=True, text=True, check=True
     ).stdout
-    return 1 - microbatches * (forward + inputs + weights) / json.loads(told)["makespan"]
+    # A rank is timed from its own first pass to its own last one.
+    span = max(rank["span"] for rank in json.loads(told)["ranks"])
+    return 1 - microbatches * (forward + inputs + weights) / span
 
 
 def tau(pairs: list[tuple[float, float]]) -> float | None:

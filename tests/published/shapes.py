@@ -19,7 +19,7 @@ class Shape:
 
     is_plain: scores are in memory; else attention is one kernel.
     cuts_tokens: ranks that share layers have a part of the tokens between them.
-    halves_products: selective recomputation makes every second product again, and all but attention.
+    halves_products: selective recomputation makes all again but attention and every second product.
     """
 
     layers: int
@@ -70,12 +70,10 @@ def scores(shape: Shape) -> int:
 def attention_forward(shape: Shape, kernels: Kernels) -> None:
     """The part between the projections, which Megatron's selective recomputation makes again."""
     if shape.is_plain:
-        width = shape.hidden // shape.heads
-        rows = shape.microbatch * shape.heads * shape.sequence // shape.tensor
-        kernels.product(rows, width, shape.sequence)
+        # Heads are so narrow that the products of scores wait for memory.
+        kernels.other(scores(shape), SHORT, 2)
         kernels.other(scores(shape), 2 * SHORT)  # Scale, mask and softmax, fused.
         kernels.other(scores(shape), 2 * SHORT + 1)  # Dropout and its mask.
-        kernels.product(rows, shape.sequence, width)
     else:
         half = 2 * shape.tokens * shape.sequence * shape.hidden // shape.tensor
         kernels.attention("short_attention", half)
@@ -83,10 +81,7 @@ def attention_forward(shape: Shape, kernels: Kernels) -> None:
 
 def attention_backward(shape: Shape, kernels: Kernels) -> None:
     if shape.is_plain:
-        width = shape.hidden // shape.heads
-        rows = shape.microbatch * shape.heads * shape.sequence // shape.tensor
-        kernels.product(rows, width, shape.sequence, 2)
-        kernels.product(rows, shape.sequence, width, 2)
+        kernels.other(scores(shape), SHORT, 4)
         kernels.other(scores(shape), 2 * SHORT + 1)
         kernels.other(scores(shape), 3 * SHORT)
     else:
