@@ -46,6 +46,17 @@ TEST(StepEnd, OwnersUpdateTheirSharesAndAddWhatOthersSend) {
   EXPECT_DOUBLE_EQ(whole.after_sums, sum + 1);  // It goes back to its bucket.
 }
 
+TEST(StepEnd, FusedKernelsReadWhatIsThereOnce) {
+  const partition::Parameter one = parameter(2, 4);
+  const memory::Sharing sharing{.states_per_element = 2};
+  const StepEnd end = fused_step_end({&one}, sharing, kByteASecond);
+  EXPECT_DOUBLE_EQ(end.update, 4 + (4 + 24 + 2));
+  EXPECT_DOUBLE_EQ(end.later_backward, 0);
+  EXPECT_DOUBLE_EQ(end.in_backward, 0);
+  const partition::Parameter frozen{.elements = kElements, .is_trainable = false};
+  EXPECT_DOUBLE_EQ(fused_step_end({&frozen}, sharing, kByteASecond).update, 0);
+}
+
 TEST(StepEnd, SumsApartAreAddedInEveryBackward) {
   const StepEnd end = end_of(parameter(2, 4), {}, 2);
   EXPECT_DOUBLE_EQ(end.first_backward, 6 - 6);

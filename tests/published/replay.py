@@ -110,13 +110,17 @@ def peak_of(parts: dict[str, int], row: dict[str, Any], program: dict[str, Any])
 def planned(row: dict[str, Any], folder: Path) -> Planned:
     """Runs `penstock plan --only` on it."""
     program = sources()[table_of(row)]["program"]
-    (folder / "layers.json").write_text(json.dumps(shapes.layers_file(row, program)))
+    layers = shapes.layers_file(row, program)
+    (folder / "layers.json").write_text(json.dumps(layers))
+    block = sum(each["elements"] for each in layers["sizes"][0]["layers"][1]["parameters"])
     config = {
         "train_batch_size": row["samples"],
         "train_micro_batch_size_per_gpu": row["microbatch"],
         "bf16": {"enabled": True},
         "data_types": {"grad_accum_dtype": "fp32"},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        # Blocks come whole, one ahead.
+        "zero_optimization": {"stage3_prefetch_bucket_size": block},
         "model": {
             "layers": row["layers"], "hidden": row["hidden"], "heads": row["heads"],
             "vocabulary": row["vocabulary"], "sequence_length": row["sequence"],

@@ -115,6 +115,8 @@ def layer(parameters: list[dict[str, Any]], passes: dict[str, Kernels], **number
     result |= {"backward_peak": [0, 0], "weight_peak": [0, 0], "parameters": parameters}
     for name in ("forward", "backward", "input", "weight"):
         result[name + "_kernels"] = passes[name].all if name in passes else []
+    # Exchanges hide behind nothing: the program is not told kernel by kernel.
+    result |= {name + "_pass": [] for name in ("forward", "backward", "input")}
     return result | numbers
 
 
@@ -273,5 +275,5 @@ def layers_file(row: dict[str, Any], program: dict[str, Any]) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "version": 3, "made_for": made_for(row), "sample_bytes": 16 * shape.sequence,
-        "model": model, "sizes": sizes,
+        "fused": True, "model": model, "sizes": sizes,
     }  # fmt: skip

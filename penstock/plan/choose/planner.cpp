@@ -115,6 +115,7 @@ class Planner {
                               element_bytes(request_.config),
             .memory_bandwidth = request_.memory_bandwidth,
             .kernel_s = request_.kernels ? request_.kernels->kernel_s : 0.0,
+            .is_fused = request_.layers.is_fused,
             .file_bandwidth = request_.file_bandwidth};
   }
 

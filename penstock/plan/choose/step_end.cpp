@@ -121,4 +121,20 @@ StepEnd step_end(const std::vector<const partition::Parameter*>& parameters,
           .update = update.seconds()};
 }
 
+StepEnd fused_step_end(const std::vector<const partition::Parameter*>& parameters,
+                       const memory::Sharing& sharing, const MemorySpeed& speed) {
+  Kernels update(speed);
+  for (const partition::Parameter* const each : parameters) {
+    if (!each->is_trainable) continue;
+    const std::int64_t ranks = sharing.rules.are_cut() ? sharing.rules.ranks : 1;
+    const std::int64_t piece = (each->elements + ranks - 1) / ranks;
+    const std::int64_t own = each->element_bytes, sum = each->summed_element_bytes();
+    const std::int64_t short_parameter = own < kFloat ? own : 0;
+    update.add(piece, sum);
+    // A master and states are read and written.
+    update.add(piece, sum + 2 * kFloat * (1 + sharing.states_per_element) + short_parameter);
+  }
+  return {.update = update.seconds()};
+}
+
 }  // namespace penstock::choose

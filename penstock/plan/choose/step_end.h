@@ -35,4 +35,9 @@ StepEnd step_end(const std::vector<const partition::Parameter*>& parameters,
                  const memory::Sharing& sharing, std::int32_t microbatches,
                  const MemorySpeed& speed);
 
+// The same of a program that is not penstock's, whose kernels are fused: products add to the sums
+// of gradients, one kernel takes the norm of a gradient, and one updates a parameter.
+StepEnd fused_step_end(const std::vector<const partition::Parameter*>& parameters,
+                       const memory::Sharing& sharing, const MemorySpeed& speed);
+
 }  // namespace penstock::choose

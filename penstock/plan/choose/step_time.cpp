@@ -69,8 +69,10 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
       work.states += state_bytes(each, inputs.sharing);
     }
   }
-  work.end = step_end(parameters, inputs.sharing, inputs.layout.microbatches,
-                      {.bytes_per_s = inputs.memory_bandwidth, .kernel_s = inputs.kernel_s});
+  const MemorySpeed speed{.bytes_per_s = inputs.memory_bandwidth, .kernel_s = inputs.kernel_s};
+  work.end = inputs.is_fused
+                 ? fused_step_end(parameters, inputs.sharing, speed)
+                 : step_end(parameters, inputs.sharing, inputs.layout.microbatches, speed);
   return work;
 }
 

@@ -40,6 +40,7 @@ struct StepInputs {
   // Bytes a second of the device, for the update; 0: not known, no time.
   double memory_bandwidth = 0.0;
   double kernel_s = 0.0;  // The least that one of its kernels takes.
+  bool is_fused = false;  // Whether gradients are added and updated as LayersFile::is_fused says.
   // Bytes a second of a rank's files; above 0 where the layout has some.
   double file_bandwidth = 0.0;
 };

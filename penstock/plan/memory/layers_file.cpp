@@ -335,7 +335,8 @@ std::string to_json(const LayersFile& file) {
   std::vector<std::string> sizes;
   for (const MeasuredSize& size : file.sizes) sizes.push_back(to_json(size));
   return str("{\"version\": ", kVersion, ",\n \"made_for\": ", json_quote(file.made_for),
-             ",\n \"sample_bytes\": ", file.sample_bytes, ",\n \"model\": [\n  ",
+             ",\n \"sample_bytes\": ", file.sample_bytes,
+             ",\n \"fused\": ", file.is_fused ? "true" : "false", ",\n \"model\": [\n  ",
              join(model, ",\n  "), "],\n \"sizes\": [\n  ", join(sizes, ",\n  "), "]}\n");
 }
 
@@ -347,7 +348,8 @@ LayersFile read_layers(const Value& json) {
                kVersion, "; write the file anew with `penstock memory --layers`"));
   }
   LayersFile file{.made_for = reader.text("made_for"),
-                  .sample_bytes = reader.number("sample_bytes")};
+                  .sample_bytes = reader.number("sample_bytes"),
+                  .is_fused = reader.flag("fused")};
   for (const Value& each : reader.list("model")) {
     const Reader layer(each);
     file.model.push_back({.name = layer.text("name"),

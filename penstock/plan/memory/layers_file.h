@@ -28,7 +28,10 @@ struct MeasuredSize {
 struct LayersFile {
   std::string made_for;  // Text of made_for().
   partition::ModelMeta model;
-  std::int64_t sample_bytes = 0;    // Bytes of a sample's input and target.
+  std::int64_t sample_bytes = 0;  // Bytes of a sample's input and target.
+  // Layers of a program that is not penstock's: their products add to the sums of gradients, and
+  // one kernel updates a parameter.
+  bool is_fused = false;
   std::vector<MeasuredSize> sizes;  // Each once, rising: by sharers, then by
                                     // microbatches, then those that are selective.
 };
