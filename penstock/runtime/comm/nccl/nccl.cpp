@@ -25,9 +25,6 @@ using c10::impl::VirtualGuardImpl;
 using nccl::Comm;
 using nccl::library;
 
-// Multiprocessors that one message may hold while it waits for its other end, of some 130.
-constexpr int kMultiprocessorsMax = 8;
-
 // A communicator of two ranks, of which the sender is rank 0, which an alarm aborts at once: its
 // kernels end, and with them every wait of the host for the device.
 class PairComm {
