@@ -94,7 +94,7 @@ lower::DeviceProof proof_of(const DrawnRun& run, const Kind& kind) {
                       schedule, run.multiprocessors);
 }
 
-// One step; what hangs, if it does.
+// A step before forms are known, and one after; what hangs, if it does.
 std::string hang_of(const DrawnRun& run, const Kind& kind, const Batch2& batch, std::uint64_t seed,
                     Order order, std::chrono::milliseconds hangs_after) {
   const LateStreams late({.seed = seed,
@@ -109,7 +109,7 @@ std::string hang_of(const DrawnRun& run, const Kind& kind, const Batch2& batch, 
           const c10::DeviceGuard here(
               c10::Device(kForeign, static_cast<c10::DeviceIndex>(communicator.rank().value)));
           Trainer trainer(run.options, kind.model, kind.loss, communicator);
-          trainer.step(batch.inputs, batch.targets);
+          for (int step = 0; step < 2; ++step) trainer.step(batch.inputs, batch.targets);
         },
         std::chrono::seconds(60));
   } catch (const std::exception& error) {

@@ -119,6 +119,9 @@ class CallWriter {
       case Kind::Receive:
         received_[{each.chunk, each.slot, each.action.op == schedule::Op::RecvForward}] =
             names_.message(each.peer, plan_.rank, tag());
+        if (traffic_.knows_forms) {
+          add(Call::Post, names_.message(each.peer, plan_.rank, tag()));
+        }
         break;
       case Kind::AwaitSend:
         add(Call::Await, sends_.at(each.slot));
@@ -150,16 +153,14 @@ class CallWriter {
   GroupMessages send_all(const std::string& name, Waited order) {
     GroupMessages messages{.place = names_.place(name)};
     place_ = messages.place;
-    for (const Rank rank : replicas_) {
-      if (order == Waited::ByRank && rank != plan_.rank) {
-        messages.from.push_back(names_.message(rank, plan_.rank, name));
-      }
+    for (std::int64_t i = 1; i < std::ssize(replicas_); ++i) {
+      const Rank from = order == Waited::ByRank
+                            ? replicas_[static_cast<std::size_t>(i <= own_ ? i - 1 : i)]
+                            : replica(std::ssize(replicas_) - i);
+      messages.from.push_back(names_.message(from, plan_.rank, name));
+      add(Call::Post, messages.from.back());
     }
     for (std::int64_t i = 1; i < std::ssize(replicas_); ++i) {
-      if (order == Waited::ByDistance) {
-        messages.from.push_back(
-            names_.message(replica(std::ssize(replicas_) - i), plan_.rank, name));
-      }
       messages.to.push_back(names_.message(plan_.rank, replica(i), name));
       add(Call::Send, messages.to.back());
     }

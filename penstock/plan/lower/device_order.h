@@ -3,7 +3,8 @@
 // A rank's device has a stream that computes, and one for each direction between two ranks
 // (comm/announced_link.h, comm/nccl/).  What is written out is what executor, mailbox, sums and
 // gathers do: a send goes behind the kernels given so far, and is announced on the host.  A receive
-// goes behind them, too, once it is announced and its tensor is needed.  device_proof.h replays it.
+// goes behind those that were given when it was posted, once it is announced and its tensor is
+// needed.  device_proof.h replays it.
 // Pages of ZeRO 3 are written out as one fetch of all of a stage's before each of its passes.
 #pragma once
 #include <cstdint>
@@ -20,6 +21,7 @@ struct DeviceCall {
   enum class Does : std::uint8_t {
     Compute,
     Send,         // Announces the message, and sends it behind what computes so far.
+    Post,         // What it brings may be written behind what computes so far.
     Begin,        // The host waits for it to be announced; receives it, and all before it there.
     Await,        // What computes from now on comes behind this rank's end of the message.
     AwaitDevice,  // The host waits for what computes.
@@ -49,6 +51,9 @@ struct DeviceTraffic {
   partition::SharingRules sharing;  // What replicas share.
   // Gradients' sums of each stage, and as many pages; 0 where there is one replica.
   std::vector<std::int32_t> sums;
+  // Whether a RECV posts its receive: not before the ranks know what a message looks like, in the
+  // first step.
+  bool knows_forms = true;
 };
 
 // Writes a training step out.  REQUIRES: a schedule of one replica, with messages, and ranks that

@@ -15,6 +15,7 @@ namespace {
 
 // One end of a message on its device.
 struct DeviceEnd {
+  bool is_posted = false;
   bool is_given = false;
   std::size_t behind = 0;  // Entries of the stream that computes that come before it.
   std::int32_t held = 0;   // Multiprocessors.
@@ -126,6 +127,13 @@ class DeviceReplay {
         ranks_[to.index()].announced[from].push_back(call.what);
         return true;
       }
+      case DeviceCall::Does::Post: {
+        DeviceEnd& end = messages_[what].to;
+        if (end.is_given) return true;  // It was kept in memory of its own.
+        end.is_posted = true;
+        end.behind = state.entries.size();
+        return true;
+      }
       case DeviceCall::Does::Begin: {
         if (!messages_[what].is_announced) return false;
         Stream& heard = state.announced[order_.messages[what].from];
@@ -146,7 +154,8 @@ class DeviceReplay {
   }
 
   static void give(DeviceEnd& end, Stream& stream, std::int32_t message, const State& state) {
-    end = {.is_given = true, .behind = state.entries.size(), .held = 0};
+    if (!end.is_posted) end.behind = state.entries.size();
+    end.is_given = true;
     stream.push_back(message);
   }
 

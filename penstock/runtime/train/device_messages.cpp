@@ -31,12 +31,18 @@ lower::DeviceProof device_proof(const TrainerOptions& options,
                                 const partition::Partition& partition,
                                 const verify::VerifiedSchedule& schedule,
                                 const lower::Multiprocessors& multiprocessors) {
-  const lower::DeviceOrder order =
-      lower::device_order(schedule, partition, mesh::make_mesh(options.mesh),
-                          {.sharing = {.stage = options.zero.stage,
-                                       .ranks = options.mesh.size(mesh::Role::SameParameters)},
-                           .sums = sums_of_stages(options, layers, partition)});
-  return lower::prove(order, multiprocessors);
+  lower::DeviceTraffic traffic{.sharing = {.stage = options.zero.stage,
+                                           .ranks = options.mesh.size(mesh::Role::SameParameters)},
+                               .sums = sums_of_stages(options, layers, partition)};
+  lower::DeviceProof proof;
+  for (const bool knows_forms : {false, true}) {
+    traffic.knows_forms = knows_forms;
+    proof = lower::prove(
+        lower::device_order(schedule, partition, mesh::make_mesh(options.mesh), traffic),
+        multiprocessors);
+    if (!proof.objection.empty()) break;
+  }
+  return proof;
 }
 
 }  // namespace penstock::train
