@@ -32,7 +32,7 @@ class GlooChannel : public Channel {
     return through_host(tensor, Bytes::Out,
                         [&](const at::Tensor& host) { return link_->send(host, 0); });
   }
-  std::unique_ptr<Transfer> receive(const at::Tensor& tensor) override {
+  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, const c10::Event&) override {
     return through_host(tensor, Bytes::In,
                         [&](const at::Tensor& host) { return link_->receive(host, 0); });
   }

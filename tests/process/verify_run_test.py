@@ -52,6 +52,14 @@ class VerifyRun(PlannerTest):
         out = self.penstock(*words).out
         self.assertIn("on pipe(2) x data(2)\n", out)
         self.assertNotIn("exchange", out)
+        self.assertIn("on devices: messages hold at most 32 of 132 multiprocessors, and no", out)
+
+    def test_a_run_that_would_hang_on_devices_is_refused_with_the_circle(self) -> None:
+        words = ["verify", ROOT / "examples" / "gpt.json", "--nproc", 18]
+        for each in ("mesh.pipe=1", "mesh.data=18", "train_batch_size=72"):
+            words += ["--set", each]
+        self.assertIn("on devices, ranks would wait for ever: rank 0 ", self.penstock(*words).out)
+        self.refuse("hold all 132 multiprocessors", *words, "--set", "launch.device=cuda")
 
     def test_what_cannot_run_is_refused_without_a_rank(self) -> None:
         words = ("verify", TENSOR, "--set", MODEL)

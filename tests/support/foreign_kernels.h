@@ -1,4 +1,6 @@
 // Kernels of the stand-in device that run later than they are called.
+//
+// foreign_device.cpp calls it while streams are late.  Knows operators by their schemas alone.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>

@@ -1,4 +1,6 @@
-// The stand-in device's memory.
+// The stand-in device's memory, and where each thread is on it.
+//
+// foreign_device.cpp and foreign_nccl.cpp use it.  Knows no tensors.
 #pragma once
 #include <c10/core/Allocator.h>
 
@@ -8,7 +10,7 @@ namespace penstock::testing_support::foreign {
 
 c10::Allocator& allocator();
 
-// Where the host may touch what is at an address of the device.
+// Memory that the host may touch, of what is at an address of the device.
 void* opened(const void* closed);
 
 // The device that this thread is at.

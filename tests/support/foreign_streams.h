@@ -45,8 +45,8 @@ struct Lateness {
   std::uint64_t seed = 0;
   Order order = Order::Random;
   int multiprocessors = 132;
-  int held = 8;  // By one that sends or receives.
-  // So long nothing goes on, and a host waits: it hangs.
+  int held = 8;  // What one that sends or receives takes.
+  // Nothing goes on for so long, and a host waits: it hangs.
   std::chrono::milliseconds hangs_after = std::chrono::seconds(20);
   LeftOut left_out = {};
 };
@@ -72,7 +72,7 @@ namespace foreign {
 
 bool are_late();
 
-// Of memory that was freed meanwhile (foreign_memory.cpp): before streams end, and after.
+// Memory that was freed meanwhile (foreign_memory.cpp): before streams end, and after.
 void forget_freed_memory();
 void take_back_memory();
 

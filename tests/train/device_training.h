@@ -1,4 +1,6 @@
 // A few steps on a device, an evaluation and outputs: what layouts must have the bits of.
+//
+// Tests of devices use it.  Knows no layout.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -24,7 +26,7 @@ struct DeviceTrained {
 using Ranks =
     std::function<void(std::int32_t ranks, const std::function<void(comm::Communicator&)>& body)>;
 
-// On ranks that share a device, or the host.
+// Runs it on ranks that share a device, or the host.
 inline void share_device(std::int32_t ranks, const std::function<void(comm::Communicator&)>& body) {
   comm::run_ranks(ranks, body);
 }

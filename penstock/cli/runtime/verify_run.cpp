@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,11 @@
 #include "penstock/core/text.h"
 #include "penstock/plan/config/program_of_replicas.h"
 #include "penstock/plan/config/resolve.h"
+#include "penstock/plan/lower/device_proof.h"
 #include "penstock/plan/lower/places.h"
 #include "penstock/plan/lower/programs.h"
 #include "penstock/runtime/run/from_config.h"
+#include "penstock/runtime/train/device_messages.h"
 #include "penstock/runtime/train/layer_sizes.h"
 #include "penstock/runtime/train/shared_layers.h"
 
@@ -28,6 +31,7 @@ struct Proved {
   partition::Partition partition;
   std::vector<nn::LayerSpec> layers;
   std::vector<lower::StageExchanges> stages;  // Empty: ranks share no layers.
+  std::optional<lower::DeviceProof> devices;  // Whether messages from device to device can hang.
 };
 
 Proved proved(const config::Config& config, const AskedRun& asked) {
@@ -49,8 +53,19 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
                                         options.sums);
     train::prove_exchanges(schedule, stages, mesh);
   }
-  return {mesh, std::move(schedule), std::move(partition), std::move(model.layers),
-          std::move(stages)};
+  std::optional<lower::DeviceProof> devices;
+  if (mesh.size() > 1 && stages.empty() && schedule.schedule().replicas == 1) {
+    devices = train::device_proof(options, model.layers, partition, schedule);
+    if (!devices->objection.empty() && config.launch.device == config::Device::Cuda) {
+      throw ScheduleError(str("on devices, ranks wait for ever: ", devices->objection));
+    }
+  }
+  return {mesh,
+          std::move(schedule),
+          std::move(partition),
+          std::move(model.layers),
+          std::move(stages),
+          std::move(devices)};
 }
 
 std::string layers_text(const Proved& run, StageId stage) {
@@ -71,6 +86,18 @@ lower::PassExchanges beside(const lower::PassExchanges& pass) {
   return some;
 }
 
+std::string devices_text(const lower::DeviceProof& proof) {
+  constexpr lower::Multiprocessors kDevice;
+  if (!proof.objection.empty()) {
+    return str("on devices, ranks would wait for ever: ", proof.objection, "\n");
+  }
+  return str("on devices: messages hold at most ", proof.held_max, " of ", kDevice.of_device,
+             " multiprocessors, ",
+             proof.is_of_every_order ? "and no order of kernels hangs"
+                                     : "and the worst order known ends; others are not proved",
+             "\n");
+}
+
 std::string as_text(const Proved& run, const std::string& config) {
   std::string text = str(config, ": verified, ", schedule::title(run.schedule.schedule()), " on ",
                          mesh::to_string(run.mesh), "\npeak activations by pipe rank: ",
@@ -85,6 +112,7 @@ std::string as_text(const Proved& run, const std::string& config) {
     }
     text += "\n";
   }
+  if (run.devices) text += devices_text(*run.devices);
   return text;
 }
 

@@ -3,10 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <deque>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -37,7 +39,7 @@ class AnnouncedLink : public Link {
     auto& unasked = unasked_[tag];
     auto message = std::make_shared<Message>();
     if (unasked.empty()) {
-      message->into = tensor;
+      post(*message, tensor);
       asked_[tag].push_back(message);
     } else {
       message = std::move(unasked.front());
@@ -50,6 +52,7 @@ class AnnouncedLink : public Link {
  private:
   struct Message {
     at::Tensor into;
+    std::optional<c10::Event> free;      // Behind what used its memory before.
     std::unique_ptr<Transfer> transfer;  // Once it has been announced.
   };
   using Messages = std::map<std::int32_t, std::deque<std::shared_ptr<Message>>>;
@@ -90,6 +93,12 @@ class AnnouncedLink : public Link {
     at::Tensor tensor_;
   };
 
+  void post(Message& message, const at::Tensor& into) const {
+    message.into = into;
+    message.free.emplace(device_.type());
+    message.free->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+
   // Waits for the next announcement, and begins to receive its message.
   void hear() {
     const at::Tensor announcement = at::empty({2}, at::kLong);
@@ -100,14 +109,14 @@ class AnnouncedLink : public Link {
     std::shared_ptr<Message> message;
     if (asked.empty()) {
       message = std::make_shared<Message>();
-      message->into = at::empty({words[1]}, at::TensorOptions(at::kByte).device(device_));
+      post(*message, at::empty({words[1]}, at::TensorOptions(at::kByte).device(device_)));
       unasked_[tag].push_back(message);
     } else {
       message = std::move(asked.front());
       asked.pop_front();
       check_size(message->into, tag, static_cast<std::size_t>(words[1]));
     }
-    message->transfer = channels_.in->receive(message->into);
+    message->transfer = channels_.in->receive(message->into, *message->free);
   }
 
   static void check_size(const at::Tensor& tensor, std::int32_t tag, std::size_t bytes) {

@@ -4,9 +4,12 @@
 // blocks its device.  So each message is announced, by tag and size, on a link of host memory.  Its
 // receiver calls only when it has heard of it, so receives may be posted as early as one likes and
 // in any order.  Who waits for a message waits for its announcement, as that link waits; begin()
-// waits for that alone.  Tensors in host memory take that link themselves.
+// waits for that alone.  What comes is written behind what the device had been given when its
+// receive was posted, and beside what it has been given since.  Tensors in host memory take that
+// link themselves.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <memory>
 
@@ -21,7 +24,8 @@ class Channel {
   // Each begins on the device.  wait() makes what this thread gives the device from now on come
   // behind it; the thread goes on.
   virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor) = 0;
-  virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor) = 0;
+  // `free`: a place in the device's work behind which the tensor's memory may be written.
+  virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, const c10::Event& free) = 0;
 };
 
 struct Channels {

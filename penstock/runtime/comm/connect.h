@@ -22,7 +22,7 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous,
                                       std::chrono::milliseconds deadline,
                                       std::chrono::milliseconds first_word);
 
-// As run_ranks(), with a device for each rank, of its number, of a type that NCCL takes.
+// Does what run_ranks() does, for ranks on devices of their numbers, of a type that NCCL takes.
 void run_ranks_on(c10::DeviceType type, std::int32_t world_size,
                   const std::function<void(Communicator&)>& body,
                   std::chrono::milliseconds deadline, Transport transport = Transport::Auto);

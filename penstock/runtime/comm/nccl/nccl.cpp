@@ -25,9 +25,6 @@ using c10::impl::VirtualGuardImpl;
 using nccl::Comm;
 using nccl::library;
 
-// Multiprocessors that one message may hold while it waits for its other end, of some 130.
-constexpr int kMultiprocessorsMax = 8;
-
 // A communicator of two ranks, of which the sender is rank 0, which an alarm aborts at once: its
 // kernels end, and with them every wait of the host for the device.
 class PairComm {
@@ -153,26 +150,27 @@ class NcclChannel : public Channel {
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor) override {
     const at::Tensor whole = tensor.contiguous();
-    return begin(whole, [&](void* stream) {
+    c10::Event ready(stream_.device_type());
+    ready.record(guard_.getStream(stream_.device()));
+    return begin(whole, ready, [&](void* stream) {
       return library()->send(whole.const_data_ptr(), whole.nbytes(), nccl::kUint8, other_,
                              comm_.get(), stream);
     });
   }
-  std::unique_ptr<Transfer> receive(const at::Tensor& tensor) override {
-    return begin(tensor, [&](void* stream) {
+  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, const c10::Event& free) override {
+    return begin(tensor, free, [&](void* stream) {
       return library()->recv(tensor.mutable_data_ptr(), tensor.nbytes(), nccl::kUint8, other_,
                              comm_.get(), stream);
     });
   }
 
  private:
-  // Begins it behind what the device has been given so far.
+  // Begins it behind a place in the device's work.
   template <class Call>
-  std::unique_ptr<Transfer> begin(const at::Tensor& tensor, const Call& call) {
+  std::unique_ptr<Transfer> begin(const at::Tensor& tensor, const c10::Event& place,
+                                  const Call& call) {
     const c10::DeviceGuard device(stream_.device());
-    c10::Event ready(stream_.device_type());
-    ready.record(guard_.getStream(stream_.device()));
-    ready.block(stream_);
+    place.block(stream_);
     comm_.call([&] { return call(guard_.getStreamNativeHandle(stream_)); });
     return std::make_unique<NcclTransfer>(tensor, stream_);
   }

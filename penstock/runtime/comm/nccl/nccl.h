@@ -11,6 +11,9 @@
 
 namespace penstock::comm {
 
+// Multiprocessors that one message may hold while it waits for its other end, of some 130.
+inline constexpr int kMultiprocessorsMax = 8;
+
 // The device of a rank, if it is one of CUDA's, as other ranks hear of it.
 class CudaDevice {
  public:

@@ -1,0 +1,52 @@
+// Channels of comm/nccl/ on the stand-in device, whose streams are late: foreign_nccl.cpp.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <gtest/gtest.h>
+
+#include "penstock/runtime/comm/connect.h"
+#include "tests/support/foreign_device.h"
+#include "tests/support/foreign_streams.h"
+
+namespace penstock::comm {
+namespace {
+
+using testing_support::kForeign;
+using testing_support::LateStreams;
+namespace foreign = testing_support::foreign;
+
+// Rank 1 computes only when rank 0 has seen that its message was received.
+TEST(Nccl, WhatComesIsWrittenBesideWhatWasGivenAfterItsReceiveWasPosted) {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    const LateStreams late({.seed = seed, .hangs_after = std::chrono::seconds(5)});
+    const foreign::WirePtr wire = foreign::new_wire();
+    run_ranks_on(
+        kForeign, 2,
+        [&](Communicator& communicator) {
+          const int index = communicator.rank().value;
+          const c10::Device device(kForeign, static_cast<c10::DeviceIndex>(index));
+          const c10::DeviceGuard here(device);
+          communicator.link(communicator.all_ranks());
+          EXPECT_EQ(communicator.transports(), "NCCL 2.99.0, shared memory");
+          foreign::Stream& beside = foreign::stream(index, foreign::new_stream_id());
+          if (index == 0) {
+            const at::Tensor sent = at::full({5}, 7.0, at::TensorOptions().device(device));
+            communicator.send(sent, Rank(1), 3)->wait();
+            foreign::await(foreign::stream(index, 0));
+            foreign::send(beside, wire, nullptr, 0);
+          } else {
+            const at::Tensor received = at::zeros({5}, at::TensorOptions().device(device));
+            const auto transfer = communicator.receive(received, Rank(0), 3);
+            foreign::receive(beside, wire, nullptr, 0);
+            foreign::await_in_stream(foreign::stream(index, 0), foreign::mark(beside));
+            transfer->wait();
+            EXPECT_TRUE(at::equal(received.cpu(), at::full({5}, 7.0)));
+          }
+        },
+        std::chrono::seconds(30));
+  }
+}
+
+}  // namespace
+}  // namespace penstock::comm
