@@ -175,6 +175,10 @@ class Memory(PlannerTest):
         why = r"mesh\.tensor = 3: ranks cannot share 4 heads of queries"
         self.refuse(why, "memory", "llama.json", "--set", "mesh.tensor=3")
 
+    def test_what_is_not_counted_of_invariant_sums_is_told(self) -> None:
+        name = self.write("sums.json", json.dumps({**CONFIG, "numerics": {"invariant": True}}))
+        self.assertIn("partial sums of gradients", self.penstock("memory", name).err)
+
     def test_layers_that_ranks_share_are_refused(self) -> None:
         model = {"type": "hugging_face", "path": "m"}
         name = self.write("llama.json", json.dumps({"model": model, "mesh": {"tensor": 2}}))

@@ -169,8 +169,14 @@ TEST_F(ProgramOfReplicas, WithoutRanksHasTheInvariantSumsOfOneProcess) {
       one.microbatches = c.replicas * c.microbatches;
       const auto batches = batches_of(kind, c);
       const Trained whole = train::train(one, kind, batches);
-      EXPECT_TRUE(same(whole, train::train(with(replicas, rerouted(c)), kind, batches)));
-      EXPECT_TRUE(same(whole, train::train(with(replicas, together(c)), kind, batches)));
+      for (const ZeroStage stage :
+           {ZeroStage::Off, ZeroStage::OptimizerStates, ZeroStage::Gradients}) {
+        if (is_tied(kind) && stage != ZeroStage::Off) continue;
+        SCOPED_TRACE(penstock::str("ZeRO ", number_of(stage)));
+        replicas.zero.stage = stage;
+        EXPECT_TRUE(same(whole, train::train(with(replicas, rerouted(c)), kind, batches)));
+        EXPECT_TRUE(same(whole, train::train(with(replicas, together(c)), kind, batches)));
+      }
     }
   }
 }

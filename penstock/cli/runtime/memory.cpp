@@ -226,6 +226,14 @@ config::Config with_selective(config::Config config, bool is_selective) {
   return config;
 }
 
+// Says what is not in what is told.
+void tell_of_partial_sums(const config::Config& config) {
+  if (!config.numerics.invariant) return;
+  write_message(
+      "penstock: memory: numerics.invariant keeps partial sums of gradients, whole in every stage "
+      "of ZeRO: they are not counted");
+}
+
 // What single layers take, for each size of microbatch, of no layout.
 void write_layers(const MemoryCommand& command, const config::Config& config, config::Batch batch) {
   Told told(command, with_selective(config, false));
@@ -279,6 +287,7 @@ int run_memory(const MemoryCommand& command) {
     const std::int64_t ranks = command.run.ranks(config.mesh);
     const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
     const config::Batch batch = config::resolve_batch(config.batch, mesh);
+    tell_of_partial_sums(config);
     if (!command.layers.empty()) {
       write_layers(command, config, batch);
       return static_cast<int>(ExitCode::Ok);
