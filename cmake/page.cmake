@@ -2,7 +2,7 @@
 # that is one file, too.
 set(folder ${PROJECT_SOURCE_DIR}/penstock/plan/render/page)
 set(page_js "")
-foreach(name IN ITEMS data draw view main)
+foreach(name IN ITEMS data draw view main candidates)
   file(READ ${folder}/${name}.js script)
   string(APPEND page_js "${script}")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/${name}.js)

@@ -6,13 +6,19 @@ Needs the standard library only, and chromium or chrome for what it skips otherw
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import unittest
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "published"))
 
 import recorded_run
+import shapes
 import support
 from support import PENSTOCK, ProcessTest
 
@@ -111,6 +117,54 @@ class Page(ProcessTest):
         title = re.search(r"<title>(.*?)</title>", self.shown(page, script=script))[1]
         # F, I and W of two stages, and the grey ones that no action of this schedule has.
         self.assertTrue(all(int(count) >= 6 for count in title.split(",")), title)
+
+    def planned(self) -> str:
+        """The page of a plan of layers that need no torch."""
+        row = {
+            "layers": 8, "hidden": 1024, "heads": 16, "kv_heads": 16, "ffn": 4096,
+            "vocabulary": 1024, "sequence": 512, "tensor": 1, "microbatch": 1, "tokens_cut": False,
+        }  # fmt: skip
+        layers = shapes.layers_file(row, {"attention": "flash"})
+        (self.folder / "layers.json").write_text(json.dumps(layers))
+        model = {"layers": 8, "hidden": 1024, "heads": 16, "vocabulary": 1024}
+        config = {
+            "train_batch_size": 64, "bf16": {"enabled": True},
+            "data_types": {"grad_accum_dtype": "fp32"}, "model": model | {"sequence_length": 512},
+        }  # fmt: skip
+        (self.folder / "run.json").write_text(json.dumps(config))
+        path = self.folder / "page.html"
+        words = ("plan", self.folder / "run.json", "--layers", self.folder / "layers.json")
+        words += ("--device", "h100-sxm", "--world", "4", "--format", "html", "-o", path)
+        self.assert_code(self.run_words(PENSTOCK, *words), 0)
+        return path.read_text()
+
+    def test_a_clicked_candidate_says_where_its_time_and_memory_go(self) -> None:
+        page = self.planned()
+        script = """document.querySelectorAll("circle.candidate")[2]
+              .dispatchEvent(new MouseEvent("click", {bubbles: true}));
+            document.title = [...document.querySelectorAll(".chosen")].map(
+              (each) => each.tagName + each.id).join();"""
+        document = self.shown(page, script=script)
+        chosen = re.search(r"<title>(.*?)</title>", document)[1]
+        self.assertEqual(chosen, "circlecandidate-3,gtime-3,gmemory-3,TR")
+        said = re.search(r'<output id="candidate"[^>]*>(.*?)</output>', document, re.DOTALL)[1]
+        label, times, memory = said.split("\n")
+        self.assertRegex(label, r"^3: pipe \d x data \d, ZeRO \d, .* ms, .* MiB$")
+        shares = [float(share) for share in re.findall(r"([\d.]+)%", times)]
+        self.assertIn("products: ", times)
+        self.assertAlmostEqual(sum(shares), 100, delta=0.5)
+        self.assertRegex(memory, "parameters: .*; activations: .* MiB")
+
+    def test_the_filter_leaves_candidates_of_a_size(self) -> None:
+        page = self.planned()
+        script = """const only = document.getElementById("only");
+            only.value = "pipe 2, zero 1";
+            only.dispatchEvent(new Event("input"));
+            document.title = candidates.filter((each) => each.row.style.display === "")
+              .map((each) => each.label.split(", ").slice(0, 2).join()).join(";");"""
+        title = re.search(r"<title>(.*?)</title>", self.shown(page, script=script))[1]
+        labels = [label.partition(": ")[2] for label in title.split(";")]
+        self.assertEqual(set(labels), {"pipe 2 x data 2,ZeRO 1"})
 
     def test_a_large_page_opens(self) -> None:
         words = ("interleaved_1f1b", "--ranks", 64, "--stages-per-rank", 4, "--microbatches", 256)

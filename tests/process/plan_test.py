@@ -6,8 +6,13 @@ Needs the standard library, and a build with torch.
 from __future__ import annotations
 
 import json
+import sys
 import unittest
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1] / "published"))
+
+import shapes
 from model_folders import write_llama
 from planning import PlannerTest
 
@@ -102,6 +107,33 @@ class Plan(PlannerTest):
         self.assertRegex(said, "ranks cannot share 4 heads of queries and 2 of keys")
         self.assertIn("tensor=8: layers are not shared by so many ranks", said)
         self.refuse("--world is required", *ask)
+
+    def test_layers_of_published_runs_compute_what_layers_by_shape_do(self) -> None:
+        row = {
+            "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 96, "vocabulary": 256,
+            "sequence": 32, "tensor": 1, "microbatch": 2, "tokens_cut": True,
+        }  # fmt: skip
+        write_llama(
+            self.folder / "m", hidden_size=64, intermediate_size=96, num_key_value_heads=2
+        )  # fmt: skip
+        model = {"type": "hugging_face", "path": "m", "weights": "random", "sequence_length": 32}
+        self.write("gpt.json", json.dumps({**CONFIG, "model": model, "bf16": {"enabled": True}}))
+        self.measure("--microbatch-sizes", "2", "--set", "launch.device=cuda")
+        found = json.loads((self.folder / "layers.json").read_text())["sizes"][0]["layers"]
+        formula = shapes.layers_file(row, {"attention": "flash", "gated": True})["sizes"][0]
+
+        def operations(layer: dict, each: str) -> dict[str, int]:
+            sums: dict[str, int] = {}
+            for kind, amount, times in layer[each + "_kernels"]:
+                if kind != "other":
+                    sums[kind] = sums.get(kind, 0) + amount * times
+            return sums
+
+        for of, other in ((1, 1), (-1, -1)):  # A block, and the head.
+            for each in ("forward", "backward", "input", "weight"):
+                self.assertEqual(
+                    operations(formula["layers"][of], each), operations(found[other], each), each
+                )
 
     def test_a_device_gives_speeds_memory_and_links(self) -> None:
         out = self.penstock("plan", "gpt.json", "--world", "16", "--device", "h100-sxm").out

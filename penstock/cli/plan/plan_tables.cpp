@@ -10,6 +10,7 @@
 #include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/render/breakdown_svg.h"
 #include "penstock/plan/render/frontier_svg.h"
 #include "penstock/plan/render/number.h"
 #include "penstock/plan/render/simulated_timeline.h"
@@ -308,17 +309,18 @@ std::string priced_text(const PlanQuestion& question, const choose::Priced& pric
   return str(text, "\n", text_table(times), "\n", text_table(bytes));
 }
 
+std::vector<std::pair<std::string, double>> times_of_busiest(const choose::Priced& priced) {
+  const StepTime& time = choose::of_busiest(priced.times);
+  const auto is_it = [&](const choose::RankTime& each) { return &each.time == &time; };
+  return times_of(*std::ranges::find_if(priced.times, is_it));
+}
+
 // A row for each part of the busiest rank's time, and of the fullest rank's bytes.
 std::string comparison_text(const choose::Priced& a, const choose::Priced& b) {
-  const auto busiest = [](const choose::Priced& priced) {
-    const StepTime& time = choose::of_busiest(priced.times);
-    const auto is_it = [&](const choose::RankTime& each) { return &each.time == &time; };
-    return times_of(*std::ranges::find_if(priced.times, is_it));
-  };
   const auto fullest = [](const choose::Priced& priced) {
     return bytes_of(priced.peaks[priced.candidate.fullest_rank()]);
   };
-  const auto of_a = busiest(a), of_b = busiest(b);
+  const auto of_a = times_of_busiest(a), of_b = times_of_busiest(b);
   const auto bytes_a = fullest(a), bytes_b = fullest(b);
   std::vector<TextRow> rows = {{"", "the first", "the second", "difference"}};
   for (std::size_t i = 0; i < of_a.size(); ++i) {
@@ -446,13 +448,36 @@ std::string plan_page(const PlanQuestion& question, const Plans& plans) {
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     table.rows.push_back(cells(question, plans, i + 1));
   }
-  const render::Figure figure{
-      .title = "Time against memory",
-      .note = "Nothing here is both faster and smaller than a filled point; its timeline is above.",
-      .svg = plan_svg(plans)};
+  std::vector<render::Breakdown> times, bytes;
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    const choose::Priced priced = choose::price(request, plans.candidates[i]);
+    times.push_back({.label = str("candidate ", i + 1)});
+    for (const auto& [name, seconds] : times_of_busiest(priced)) {
+      times.back().parts.emplace_back(name, std::max(seconds, 0.0) * 1000.0);
+    }
+    times.back().parts.pop_back();  // The step, which the others make up.
+    bytes.push_back({.label = str("candidate ", i + 1)});
+    for (const auto& [name, count] : bytes_of(priced.peaks[priced.candidate.fullest_rank()])) {
+      bytes.back().parts.emplace_back(name, static_cast<double>(count) / (1 << 20));
+    }
+    bytes.back().parts.pop_back();
+  }
+  const std::array<render::Figure, 3> figures = {{
+      {.title = "Time against memory",
+       .note =
+           "Nothing here is both faster and smaller than a filled point; its timeline is above. "
+           "Click a point to see where its time and memory go.",
+       .svg = plan_svg(plans)},
+      {.title = "Where a step goes",
+       .note = "Milliseconds of the rank that computes most.",
+       .svg = render::breakdown_svg(times, "Parts of steps", "ms", "time-")},
+      {.title = "Where the memory goes",
+       .note = "MiB of the fullest rank, when it has most.",
+       .svg = render::breakdown_svg(bytes, "Parts of peaks", "MiB", "memory-")},
+  }};
   return render::timeline_page(
       str("Layouts of ", question.config, " on ", request.choices.world, " ranks"), timelines,
-      {&table, 1}, {&figure, 1});
+      {&table, 1}, figures);
 }
 
 std::string plan_explanation(const Plans& plans, std::size_t number) {

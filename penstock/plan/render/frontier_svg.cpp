@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "penstock/core/byte_size.h"
+#include "penstock/core/text.h"
 #include "penstock/plan/render/number.h"
 #include "penstock/plan/render/palette.h"
 #include "penstock/plan/render/svg.h"
@@ -94,6 +95,8 @@ std::string frontier_svg(std::span<const FrontierPoint> points) {
             {{"cx", x.place(memory[i])},
              {"cy", y.place(times[i])},
              {"r", 5},
+             {"class", "candidate"},
+             {"id", str("candidate-", i + 1)},
              {"stroke", kBlue},
              {"fill", point.is_best ? kBlue : kPaper}},
             point.label + ", " + significant(point.milliseconds) + " ms, " +

@@ -15,8 +15,8 @@ struct FrontierPoint {
   bool is_best = false;  // Nothing is both faster and smaller.
 };
 
-// The same bytes on every machine.
-// REQUIRES: there is a point; its numbers are finite and above 0.
+// Point i is the circle of the class "candidate" with the id "candidate-" and i + 1.  The same
+// bytes on every machine. REQUIRES: there is a point; its numbers are finite and above 0.
 std::string frontier_svg(std::span<const FrontierPoint> points);
 
 }  // namespace penstock::render
