@@ -34,6 +34,9 @@ struct Proved {
   std::optional<lower::DeviceProof> devices;  // Whether messages from device to device can hang.
 };
 
+// The proof for devices takes a second for so many.
+constexpr std::int64_t kRanksOnDevicesMax = 256;
+
 Proved proved(const config::Config& config, const AskedRun& asked) {
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, asked.ranks(config.mesh));
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
@@ -54,7 +57,8 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
     train::prove_exchanges(schedule, stages, mesh);
   }
   std::optional<lower::DeviceProof> devices;
-  if (mesh.size() > 1 && stages.empty() && schedule.schedule().replicas == 1) {
+  if (mesh.size() > 1 && mesh.size() <= kRanksOnDevicesMax && stages.empty() &&
+      schedule.schedule().replicas == 1) {
     devices = train::device_proof(options, model.layers, partition, schedule);
     if (!devices->objection.empty() && config.launch.device == config::Device::Cuda) {
       throw ScheduleError(str("on devices, ranks wait for ever: ", devices->objection));
@@ -113,6 +117,9 @@ std::string as_text(const Proved& run, const std::string& config) {
     text += "\n";
   }
   if (run.devices) text += devices_text(*run.devices);
+  if (run.mesh.size() > kRanksOnDevicesMax) {
+    text += str("on devices: more than ", kRanksOnDevicesMax, " ranks are not proved\n");
+  }
   return text;
 }
 

@@ -86,7 +86,8 @@ class DeviceReplay {
     std::map<Rank, Stream> announced;  // Messages from a rank that it has not begun to receive.
     std::int32_t free = 0;
     std::int64_t kernels = 0;
-    std::optional<std::int64_t> meeting;  // The one that it is in.
+    bool may_send = true, may_receive = true;  // Something has changed since it was tried.
+    std::optional<std::int64_t> meeting;       // The one that it is in.
   };
 
   const std::vector<DeviceCall>& calls(const State& state) const {
@@ -153,7 +154,10 @@ class DeviceReplay {
     return false;
   }
 
-  static void give(DeviceEnd& end, Stream& stream, std::int32_t message, const State& state) {
+  static void change(State& state) { state.may_send = state.may_receive = true; }
+
+  static void give(DeviceEnd& end, Stream& stream, std::int32_t message, State& state) {
+    change(state);
     if (!end.is_posted) end.behind = state.entries.size();
     end.is_given = true;
     stream.push_back(message);
@@ -178,6 +182,7 @@ class DeviceReplay {
       const std::int32_t awaits = state.entries[state.done].awaits;
       if (awaits < 0 || !messages_[static_cast<std::size_t>(awaits)].is_over) return;
       ++state.done;
+      change(state);
     }
   }
 
@@ -187,9 +192,13 @@ class DeviceReplay {
   }
   bool is_whole(const DeviceEnd& end) const { return end.held == multiprocessors_.held; }
 
+  // Begins all that can, on ranks where something has changed since it was tried.
   bool begin_all(bool sends) {
     bool any = false;
     for (State& state : ranks_) {
+      if (!std::exchange(sends ? state.may_send : state.may_receive, false) || state.free == 0) {
+        continue;
+      }
       for (auto& [key, stream] : state.streams) {
         if (key.second != sends || stream.empty()) continue;
         DeviceEnd& end = end_of(stream.front(), sends);
@@ -198,28 +207,28 @@ class DeviceReplay {
         state.free -= taken;
         end.held += taken;
         any = true;
+        if (is_whole(end)) begun_.push_back(stream.front());
       }
     }
     return any;
   }
 
+  // Both ends of what has begun at both are first in their streams.
   bool end_messages() {
     bool any = false;
-    for (State& state : ranks_) {
-      for (auto& [key, stream] : state.streams) {
-        if (!key.second || stream.empty()) continue;
-        Message& message = messages_[static_cast<std::size_t>(stream.front())];
-        const bool is_met = !message.receive->empty() &&
-                            message.receive->front() == stream.front() && is_whole(message.from) &&
-                            is_whole(message.to);
-        if (!is_met) continue;
-        state.free += message.from.held;
-        ranks_[key.first.index()].free += message.to.held;
-        message.is_over = true;
-        message.receive->pop_front();
+    for (const std::int32_t number : std::exchange(begun_, {})) {
+      Message& message = messages_[static_cast<std::size_t>(number)];
+      if (message.is_over || !is_whole(message.from) || !is_whole(message.to)) continue;
+      const auto [from, to] = order_.messages[static_cast<std::size_t>(number)];
+      const auto let_go = [&](State& state, Stream& stream, std::int32_t held) {
+        state.free += held;
         stream.pop_front();
-        any = true;
-      }
+        change(state);
+      };
+      let_go(ranks_[from.index()], *message.send, message.from.held);
+      let_go(ranks_[to.index()], *message.receive, message.to.held);
+      message.is_over = true;
+      any = true;
     }
     return any;
   }
@@ -237,6 +246,7 @@ class DeviceReplay {
     for (State& each : ranks_) {
       if (!can(each) || each.kernels != *least) continue;
       ++each.done;
+      change(each);
       ++each.kernels;
       pass_awaits(each);
     }
@@ -323,7 +333,8 @@ class DeviceReplay {
   Multiprocessors multiprocessors_;
   std::vector<State> ranks_;
   std::vector<Message> messages_;
-  std::vector<Meeting> meetings_;  // Meetings of each group.
+  std::vector<std::int32_t> begun_;  // Messages of which an end has begun since it was looked.
+  std::vector<Meeting> meetings_;    // Meetings of each group.
 };
 
 }  // namespace

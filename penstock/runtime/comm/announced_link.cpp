@@ -52,7 +52,7 @@ class AnnouncedLink : public Link {
  private:
   struct Message {
     at::Tensor into;
-    std::optional<c10::Event> free;      // Behind what used its memory before.
+    std::optional<c10::Event> free;      // Marks what used its memory before.
     std::unique_ptr<Transfer> transfer;  // Once it has been announced.
   };
   using Messages = std::map<std::int32_t, std::deque<std::shared_ptr<Message>>>;
