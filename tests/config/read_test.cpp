@@ -55,12 +55,16 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   Config expected;
   expected.batch = {16, 2, 4};
   expected.optimizer = {.lr = 3e-4, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1};
-  expected.scheduler = {SchedulerType::WarmupCosine, 5, 50, 0.1, 0.2};
+  expected.scheduler = {.type = SchedulerType::WarmupCosine,
+                        .warmup_num_steps = 5,
+                        .total_num_steps = 50,
+                        .warmup_min_ratio = 0.1,
+                        .cos_min_ratio = 0.2};
   expected.gradient_clipping = 1;
   expected.steps_per_print = 3;
   expected.seed = 7;
   expected.model = {ModelType::Gpt, 2, 96, 3, 64, 512, true, 0.1};
-  expected.data = {"corpus", DataFormat::Megatron, {}, false, "held"};
+  expected.data = {"corpus", DataFormat::Megatron, {}, false, {{"", "held"}}};
   expected.mesh = {2, 2};
   expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}, 2, "Block|Head"};
   expected.numerics = {true};
@@ -112,6 +116,60 @@ TEST(ReadConfig, SourcesOfTokensReachTheirFields) {
       {"path": "a.bin", "weight": 3, "format": "uint16"}, {"path": "b"}]}})");
   EXPECT_EQ(c.data.sources, (std::vector<DataSource>{{"a.bin", 3, DataFormat::Uint16},
                                                      {"b", 1, DataFormat::Auto}}));
+}
+
+TEST(ReadConfig, ValidationSetsAreAPathOrPathsByName) {
+  EXPECT_EQ(parse(R"({"data": {"validation": "v.bin"}})").data.validation,
+            (std::vector<ValidationSet>{{"", "v.bin"}}));
+  EXPECT_EQ(parse(R"({"data": {"validation": ""}})").data.validation, std::vector<ValidationSet>());
+  EXPECT_EQ(parse(R"({"data": {"validation": {"b": "1.bin", "a": "2.bin"}}})").data.validation,
+            (std::vector<ValidationSet>{{"b", "1.bin"}, {"a", "2.bin"}}));
+  for (const auto& [sets, message] :
+       {std::array{"[]", "data.validation: expected a string, or an object of paths by name"},
+        std::array{R"({"a": 1})", "data.validation.a: expected a string"},
+        std::array{R"({"a": "1", "": "2"})", "each of several sets needs a name"}}) {
+    const std::string told = refusal(str(R"({"data": {"validation": )", sets, "}}"));
+    EXPECT_NE(told.find(message), std::string::npos) << told;
+  }
+}
+
+TEST(ReadConfig, AdaptersTakeListsAndPatterns) {
+  const auto adapter = [](const std::string& keys) {
+    return str(R"({"model": {"type": "hugging_face", "path": "m", "adapter": {"rank": 2, )", keys,
+               "}}}");
+  };
+  const AdapterConfig read =
+      parse(adapter(R"("targets": ["q_proj", "v_proj"], "rank_pattern": {"q_proj": 4},
+                       "alpha_pattern": {"layers.0.*": 0.5}, "use_dora": true)"))
+          .model.adapter;
+  EXPECT_EQ(read.targets, "q_proj|v_proj");
+  EXPECT_EQ(read.rank_pattern, (std::vector<NamedNumber>{{"q_proj", 4}}));
+  EXPECT_EQ(read.alpha_pattern, (std::vector<NamedNumber>{{"layers.0.*", 0.5}}));
+  EXPECT_TRUE(read.use_dora);
+  for (const auto& [keys, message] :
+       {std::array{R"("targets": ["q_proj", 3])", "targets[1] = 3: expected a name"},
+        std::array{R"("targets": ["self_attn.q_proj"])", "expected a name"},
+        std::array{R"("rank_pattern": {"q_proj": 1.5})", "rank_pattern.q_proj = 1.5"},
+        std::array{R"("rank_pattern": {"q_proj": 0})", "must be in [1, 65536]"},
+        std::array{R"("alpha_pattern": {"(": 1})", "not a regular expression"}}) {
+    const std::string told = refusal(adapter(keys));
+    EXPECT_NE(told.find(message), std::string::npos) << told;
+  }
+}
+
+TEST(ReadConfig, WhatDoesNotFitTheCourseOfARunIsRefused) {
+  for (const auto& [config, message] : {
+           std::array{R"({"run": {"epochs": 2, "steps": 5}})", "run.steps"},
+           std::array{R"({"run": {"best": "chats"}})",
+                      "needs a validation set of that name; there is validation"},
+           std::array{R"({"run": {"best": "validation", "eval_batches": 0}})",
+                      "needs validations, and run.eval_batches is 0"},
+           std::array{R"({"scheduler": {"type": "WSD", "params": {"warmup": 0.5, "decay": 0.6}}})",
+                      "must be at most all of the steps together"},
+           std::array{R"({"scheduler": {"type": "Linear", "params": {"decay": 0.6}}})", "\"WSD\""},
+       }) {
+    EXPECT_NE(refusal(config).find(message), std::string::npos) << refusal(config);
+  }
 }
 
 TEST(ReadConfig, RefusesSourcesThatAreNone) {
@@ -318,8 +376,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:24: optimizer.type = \"adamw\": expected \"AdamW\", \"Adam\" or \"SGD\"; did "
                 "you mean \"AdamW\"?"},
         Refused{"{\"scheduler\": {\"type\": \"OneCycle\"}}",
-                "1:24: scheduler.type = \"OneCycle\": expected \"Constant\" or "
-                "\"WarmupCosineLR\""},
+                "1:24: scheduler.type = \"OneCycle\": expected \"Constant\", "
+                "\"WarmupCosineLR\", \"Cosine\", \"Linear\", \"WSD\" or \"InverseSqrt\""},
         Refused{"{\"pipeline\": {\"partition\": \"unifrom\"}}",
                 "1:28: pipeline.partition = \"unifrom\": expected \"uniform\", \"parameters\", "
                 "\"type:REGEX\", \"layer_cost\" or \"bounds\"; did you mean \"uniform\"?"},

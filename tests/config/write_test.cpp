@@ -13,14 +13,34 @@ std::vector<Config> various_configs() {
   configs[1].mesh = {2, 2};
   configs[1].optimizer = {OptimizerType::AdamW, 0.1, {1.0 / 3, 0}, 5e-324, 1e300, 0};
   configs[2].optimizer = {.type = OptimizerType::Sgd, .lr = 0.1 + 0.2, .momentum = 0.9};
-  configs[2].scheduler = {SchedulerType::WarmupCosine, 5, 50, 0.1, 0.2};
+  configs[2].scheduler = {.type = SchedulerType::WarmupCosine,
+                          .warmup_num_steps = 5,
+                          .total_num_steps = 50,
+                          .warmup_min_ratio = 0.1,
+                          .cos_min_ratio = 0.2};
+  configs[3].scheduler = {.type = SchedulerType::Wsd,
+                          .warmup = 0.03,
+                          .decay = 20,
+                          .decay_type = DecayType::OneMinusSqrt,
+                          .min_ratio = 0.1};
+  configs[3].run = {.epochs = 2.5, .best = "code", .patience = 3};
+  configs[3].data.validation = {{"chats", "a.bin"}, {"code", "b \"c\".bin"}};
+  configs[1].model = {.type = ModelType::HuggingFace, .path = "m"};
+  configs[1].model.adapter = {.rank = 4,
+                              .targets = "all-linear",
+                              .rank_pattern = {{"layers.0.*", 2}},
+                              .alpha_pattern = {{"q_proj", 0.1}, {"v_proj", 3}},
+                              .use_rslora = true,
+                              .use_dora = true,
+                              .init_lora_weights = FirstAdapters::Gaussian,
+                              .modules_to_save = "lm_head"};
   configs[3].pipeline = {PartitionMethod::TypeRegex, "Block|\"\\\\d", {}, {}};
   configs[3].schedule = {"", "a b/\"x\".csv", 2};
   configs[4].pipeline = {PartitionMethod::LayerCost, "", {0.1, 2, 3e9}, {}};
   configs[4].model.type = ModelType::Mlp;
   configs[5].pipeline = {PartitionMethod::Bounds, "", {}, {0, 1, 7}};
   configs[5].data.path = "\xC3\xA9\n\t\x7F // */ null";
-  configs[5].data.validation = "held";
+  configs[5].data.validation = {{"", "held"}};
   configs[4].data.sources = {{"a \"b\".bin", 0.1, DataFormat::LlmC}, {"c", 3, DataFormat::Auto}};
   configs[4].data.shuffle = false;
   configs[5].seed = INT64_MAX;
@@ -70,7 +90,9 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "scheduler": {
     "type": "Constant",  // default
-    "params": {}
+    "params": {
+      "warmup": 0  // default
+    }
   },
   "gradient_clipping": 0,  // default
   "steps_per_print": 10,  // default
@@ -139,10 +161,12 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "run": {
     "directory": "",  // default
+    "epochs": 0,  // default
     "steps": 50,  // --steps
     "minutes": 0,  // default
     "eval_interval": 0,  // default
     "eval_batches": 8,  // default
+    "best": "",  // default
     "sample_bytes": 200,  // default
     "sample_interval": 0,  // default
     "timeline_steps": 0,  // default

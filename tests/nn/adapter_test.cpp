@@ -57,8 +57,52 @@ TEST(Adapter, MergedIsTheProductAddedAlphaOverRankTimes) {
   const AdapterOptions options{.rank = 2, .alpha = 6.0};
   const at::Tensor weight = at::rand({5, 4}), a = at::rand({2, 4}), b = at::rand({5, 2});
   const at::Tensor product = 3.0 * at::mm(b, a);
-  EXPECT_TRUE(merged(weight, a, b, options, false).allclose(weight + product));
-  EXPECT_TRUE(merged(weight.t(), a, b, options, true).allclose((weight + product).t()));
+  const double scale = options.scale_of("model.layers.0.mlp.up_proj");
+  EXPECT_TRUE(merged(weight, {a, b, {}}, scale, false).allclose(weight + product));
+  EXPECT_TRUE(merged(weight.t(), {a, b, {}}, scale, true).allclose((weight + product).t()));
+}
+
+TEST(Adapter, MergedWithLengthsHasRowsOfTheseLengths) {
+  const at::Tensor weight = at::rand({5, 4}), a = at::rand({2, 4}), b = at::rand({5, 2});
+  const at::Tensor lengths = at::rand({5}) + 1;
+  const at::Tensor whole = merged(weight, {a, b, lengths}, 0.5, false);
+  EXPECT_TRUE(whole.norm(2, 1).allclose(lengths));
+  const at::Tensor sum = weight + 0.5 * at::mm(b, a);
+  EXPECT_TRUE((whole / whole.norm(2, 1, true)).allclose(sum / sum.norm(2, 1, true)));
+}
+
+TEST(Adapter, PatternsAreTheEndsOfNamesFromADotOn) {
+  AdapterOptions options{.rank = 4, .alpha = 8.0};
+  options.ranks = {{"layers.0.self_attn.q_proj", 2}, {"q_proj", 16}, {"proj", 9}};
+  options.alphas = {{"v_.*", 1.0}};
+  EXPECT_EQ(options.rank_of("model.layers.0.self_attn.q_proj"), 2);
+  EXPECT_EQ(options.rank_of("model.layers.10.self_attn.q_proj"), 16);
+  EXPECT_EQ(options.rank_of("model.layers.0.self_attn.v_proj"), 4) << "no part of a word";
+  EXPECT_EQ(options.scale_of("model.layers.0.self_attn.v_proj"), 0.25);
+  options.is_rank_stabilized = true;
+  EXPECT_EQ(options.scale_of("model.layers.3.self_attn.q_proj"), 2.0);
+}
+
+TEST(Adapter, WholeModulesAreTrainedUnlessTheyAreTied) {
+  DecoderOptions options = adapted("q_proj");
+  options.adapter->trained = "embed_tokens|norm";
+  for (const LayerSpec& spec : decoder_layers(options)) {
+    const auto layer = build(spec, 1, 0);
+    const bool is_whole = spec.meta.name == "model.embed_tokens" || spec.meta.name == "model.norm";
+    for (const auto& each : layer->named_parameters()) {
+      EXPECT_EQ(each.value().requires_grad(), is_whole || is_of_adapter(each.key())) << each.key();
+    }
+  }
+  const auto refusal = [&] { return message_of([&] { decoder_layers(options); }); };
+  options.adapter->trained = "embed_tokens|lm_hed";
+  EXPECT_NE(refusal().find("\"lm_hed\" is no module of the model; did you mean \"lm_head\""),
+            std::string::npos)
+      << refusal();
+  options.adapter->trained = "q_proj";
+  EXPECT_NE(refusal().find("has an adapter"), std::string::npos) << refusal();
+  options.adapter->trained = "lm_head";
+  options.tie_embeddings = true;
+  EXPECT_NE(refusal().find("the head of this model is its embedding"), std::string::npos);
 }
 
 TEST(Adapter, TargetsThatAreNoLinearsAreRefusedWithTheirNames) {

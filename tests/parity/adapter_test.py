@@ -116,8 +116,8 @@ def check_export(runs: Runs, checkpoints: Path, one: Path) -> None:
     files = (each / "adapter_config.json" for each in (exported, one))
     said, saved = (json.loads(file.read_text()) for file in files)
     assert set(said.pop("target_modules")) == set(saved.pop("target_modules"))
-    assert Path(saved.pop("base_model_name_or_path")) == runs.base
-    assert said.pop("base_model_name_or_path") is None  # Hosts may have it at different places.
+    assert saved.pop("base_model_name_or_path") == runs.base.name  # No path of this machine.
+    assert said.pop("base_model_name_or_path") is None
     assert said == saved, (said, saved)
     done = export("refused")
     assert done.returncode == 2 and "--adapters writes the adapters" in done.stderr, done

@@ -42,8 +42,12 @@ def adapted_by_peft(model, start: Path):
 
     model = peft.PeftModel.from_pretrained(model, start, is_trainable=True)
     trained = {
-        name.replace(".default", ""): each
-        for name, each in model.named_parameters()
-        if each.requires_grad
+        name_in_file(name): each for name, each in model.named_parameters() if each.requires_grad
     }
     return model, trained
+
+
+def name_in_file(parameter: str) -> str:
+    """The name of a parameter of PEFT's model in the file that it saves."""
+    name = parameter.replace(".default", "").replace(".modules_to_save", "")
+    return name.removesuffix(".weight") if "lora_magnitude_vector" in name else name

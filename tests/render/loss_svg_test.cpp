@@ -58,6 +58,22 @@ TEST(LossSvg, AFewPointsAreOneLineWithoutAMean) {
   EXPECT_EQ(occurrences(picture, ">validation 0.5000</text>"), 1u);
 }
 
+TEST(LossSvg, SeveralValidationSetsHaveALineAndALabelEach) {
+  const std::string picture = loss_svg({.train = falling(10),
+                                        .validation = {{4, 1}, {9, 0.5}},
+                                        .validation_name = "chats",
+                                        .others = {{"code", {{4, 1}, {9, 0.52}}}, {"empty", {}}},
+                                        .best = LossPoint{9, 0.5}});
+  EXPECT_EQ(misplaced_tag(picture), "");
+  EXPECT_EQ(occurrences(picture, "<polyline"), 3u);
+  EXPECT_EQ(occurrences(picture, "<circle"), 5u) << "two points a set, and the ring of the best";
+  for (const char* const label : {">chats 0.5000</text>", ">code 0.5200</text>",
+                                  ">validation loss of chats</text>", ">of code</text>"}) {
+    EXPECT_EQ(occurrences(picture, label), 1u) << label;
+  }
+  EXPECT_EQ(occurrences(picture, "empty"), 0u) << "a set without points";
+}
+
 TEST(LossSvg, ManyPointsHaveAMean) {
   const std::string picture = loss_svg({.train = falling(400)});
   EXPECT_EQ(occurrences(picture, "<polyline"), 2u);

@@ -46,5 +46,19 @@ TEST(RunMarks, LossesAreAddedToTheirCurves) {
   EXPECT_EQ(curve.validation, (std::vector<LossPoint>{{1, 4}}));
 }
 
+TEST(RunMarks, ValidationSetsAreLinesByTheirNames) {
+  LossCurve curve;
+  add_losses(curve, measure::metrics_lines(
+                        R"({"step": 2, "val_loss": 4, "val_losses": {"a": 4, "b": 5}, "best": true}
+{"step": 4, "val_loss": 4.5, "val_losses": {"a": 4.5, "b": 3}}
+)"));
+  EXPECT_EQ(curve.validation_name, "a");
+  EXPECT_EQ(curve.validation, (std::vector<LossPoint>{{2, 4}, {4, 4.5}}));
+  ASSERT_EQ(curve.others.size(), 1u);
+  EXPECT_EQ(curve.others[0].name, "b");
+  EXPECT_EQ(curve.others[0].points, (std::vector<LossPoint>{{2, 5}, {4, 3}}));
+  EXPECT_EQ(curve.best, (LossPoint{2, 4}));
+}
+
 }  // namespace
 }  // namespace penstock::render

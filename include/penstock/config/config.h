@@ -18,14 +18,31 @@ namespace penstock::config {
 
 enum class ModelType : std::uint8_t { Gpt, Mlp, HuggingFace };
 
+// A number for the linears whose names end with the name, a regular expression.
+struct NamedNumber {
+  std::string name;
+  double number = 0.0;
+
+  friend bool operator==(const NamedNumber&, const NamedNumber&) = default;
+};
+
+// First values of adapters; as nn::FirstAdapters.
+enum class FirstAdapters : std::uint8_t { Uniform, Gaussian };
+
 // Low-rank adapters of a folder's model, as nn::AdapterOptions.
 struct AdapterConfig {
   std::int64_t rank = 0;  // 0: none, all weights are trained.
   double alpha = 16.0;
   std::string targets = "q_proj|v_proj|c_attn";
-  double dropout = 0.0;   // Probability that an element of an adapter's input is 0.
-  std::string path = {};  // A folder of adapters to begin with; empty: new ones.
-  bool merge = false;     // Save the model with the adapters added, not these alone.
+  std::vector<NamedNumber> rank_pattern = {};   // Linears with a rank of their own.
+  std::vector<NamedNumber> alpha_pattern = {};  // Linears with an alpha of their own.
+  bool use_rslora = false;                      // Scaled by alpha / sqrt(rank).
+  bool use_dora = false;                        // Lengths of the weights' rows are trained, too.
+  FirstAdapters init_lora_weights = FirstAdapters::Uniform;
+  std::string modules_to_save = {};  // Other modules that are trained whole, a regular expression.
+  double dropout = 0.0;              // Probability that an element of an adapter's input is 0.
+  std::string path = {};             // A folder of adapters to begin with; empty: new ones.
+  bool merge = false;                // Save the model with the adapters added, not these alone.
 
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
@@ -68,14 +85,26 @@ struct DataSource {
   friend bool operator==(const DataSource&, const DataSource&) = default;
 };
 
+// The name of the one validation set that has none of its own.
+inline constexpr const char* kOnlyValidationSet = "validation";
+
+// Tokens to validate with, by a name; data.validation as one path has none.
+struct ValidationSet {
+  std::string name = {};
+  std::string path = {};
+
+  friend bool operator==(const ValidationSet&, const ValidationSet&) = default;
+};
+
 struct DataConfig {
   // A file or a folder, of text or of tokens; empty: `sources`, or the Python standard library's.
   std::string path = {};
   DataFormat format = DataFormat::Auto;
   std::vector<DataSource> sources = {};  // Corpora of tokens, instead of a path.
   bool shuffle = true;                   // Tokens only: another order in each epoch.
-  std::string validation = {};           // Tokens; empty: the last 5 % of each source.
-  bool attend_across_documents = true;   // Tokens only: a sample's documents see each other.
+  // Tokens; empty: the last 5 % of each source.
+  std::vector<ValidationSet> validation = {};
+  bool attend_across_documents = true;  // Tokens only: a sample's documents see each other.
   // Otherwise: the token that ends a document; absent: what the notes of the files say.
   std::optional<std::int64_t> document_end = {};
 
@@ -215,12 +244,29 @@ struct OptimizerConfig {
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
-enum class SchedulerType : std::uint8_t { Constant, WarmupCosine };
+// WarmupCosine is DeepSpeed's, the others are those of transformers.
+enum class SchedulerType : std::uint8_t {
+  Constant,
+  WarmupCosine,
+  Cosine,
+  Linear,
+  Wsd,
+  InverseSqrt
+};
 enum class WarmupType : std::uint8_t { Log, Linear };
+// The shape of WSD's fall.
+enum class DecayType : std::uint8_t { Cosine, Linear, OneMinusSqrt };
 
-// The learning rate's course, as DeepSpeed's, with its defaults; learning_rate.h has the curve.
+// The learning rate's course; learning_rate.h has the curves.
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::Constant;
+  // All types but WarmupCosine have these.  Below 1: a share of the steps until the end; else
+  // steps.
+  double warmup = 0.0;                       // Rise from 0.
+  double decay = 0.1;                        // WSD: fall at the end.
+  DecayType decay_type = DecayType::Linear;  // WSD.
+  double min_ratio = 0.0;                    // Last lr, as a share of lr.
+  // WarmupCosine, but for the total.
   std::int64_t warmup_num_steps = 1000;
   std::optional<std::int64_t> total_num_steps = {};  // Absent: run.steps.
   double warmup_min_ratio = 0.0;                     // lr of the first step, as a share of lr.
@@ -252,6 +298,12 @@ struct LaunchConfig {
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 };
 
+// A schedule that ends with the run, where the run goes on to another last step.
+enum class ResumedSchedule : std::uint8_t {
+  Rescale,  // Ends with the new last step: the rate jumps.
+  Keep,     // Ends where it did.
+};
+
 // What becomes of a checkpoint that cannot be written.
 enum class OnFailure : std::uint8_t { Warn, Stop };
 
@@ -265,6 +317,7 @@ struct CheckpointConfig {
   bool asynchronous = true;        // Files are written beside the steps that follow.
   OnFailure on_failure = OnFailure::Warn;
   std::string resume = {};  // "auto", a checkpoint's folder, or empty: a run begins anew.
+  ResumedSchedule schedule = ResumedSchedule::Rescale;
 
   bool saves() const { return save_interval > 0 || save_minutes > 0; }
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
@@ -273,9 +326,12 @@ struct CheckpointConfig {
 struct RunConfig {
   std::string directory = {};        // Empty: runs/<config name>-<time or job id>.
   std::int64_t steps = 100;          // Optimizer steps.
+  double epochs = 0.0;               // Passes over the samples, instead of steps; 0: none.
   double minutes = 0.0;              // Limit after which it stops as if asked to; 0: none.
   std::int64_t eval_interval = 0;    // Steps between validations; 0: only at the end.
-  std::int64_t eval_batches = 8;     // Global batches averaged by one validation.
+  std::int64_t eval_batches = 8;     // Global batches averaged by one validation; 0: none is made.
+  std::string best = {};             // The set whose lowest loss says which model is saved.
+  std::int64_t patience = 0;         // Validations in a row without a lower one; 0: any number.
   std::int64_t sample_bytes = 200;   // Bytes of a text that the model writes; 0: none.
   std::int64_t sample_tokens = 0;    // Tokens of such a text, of a folder's model; 0: none.
   std::string sample_prompt = {};    // It goes on from this; empty: from a sample of the data.

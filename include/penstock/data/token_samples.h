@@ -9,7 +9,8 @@
 // mixture.h chooses the source.  An epoch of a source takes each of its samples once, in an order
 // of its own (permutation.h) or, without shuffling, in that of the files.  Nothing in memory grows
 // with the sources.
-// Validation: the sources of their own, or the last 5 % of each source, which training leaves out.
+// Validation: sources of their own, each a set and all of them one, or the last 5 % of each source,
+// which training leaves out, as one set.
 // Shapes: inputs and targets are sequence_length numbers each; targets are the tokens that follow.
 #pragma once
 #include <cstdint>
@@ -49,7 +50,12 @@ class TokenSamples {
   // The same in every run, in one order, again and again.
   void validation(std::int64_t number, std::span<std::int64_t> inputs,
                   std::span<std::int64_t> targets) const;
+  // The same of one set.  REQUIRES: set < validation_sets().
+  void validation_of(std::size_t set, std::int64_t number, std::span<std::int64_t> inputs,
+                     std::span<std::int64_t> targets) const;
+  std::size_t validation_sets() const { return validation_.empty() ? 1 : validation_.size(); }
 
+  std::size_t sources() const { return sources_.size(); }
   // Samples of an epoch of each source.
   std::int64_t training_samples(std::int64_t source) const {
     return sources_[static_cast<std::size_t>(source)].training_samples;

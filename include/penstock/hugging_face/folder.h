@@ -41,6 +41,9 @@ class ModelFolder {
   explicit ModelFolder(const std::string& path, FirstWeights weights = FirstWeights::Folder);
 
   const std::string& path() const { return path_; }
+  // The name that others know it by: config.json's _name_or_path where that is one of the hub's,
+  // "HuggingFaceTB/SmolLM2-135M", else the last part of the path.
+  std::string name() const;
   const nn::DecoderOptions& options() const { return options_; }
   // config.json, as it was read.
   const std::string& config() const { return config_; }
@@ -69,12 +72,19 @@ class ModelFolder {
 };
 
 // The files beside config.json and the weights that a folder's readers want: the tokenizer's, and
-// generation_config.json.  Copies those that `from` has, each whole or not at all.
+// generation_config.json.  Licenses
+// are such files, too.  Copies those that `from` has, each whole or not at all, without
+// paths of this machine.  `card`: what README.md is to be; absent: the one that `from` has.
 // Throws: CheckpointError with the path and the system's reason.
-void copy_other_files(const std::string& from, const std::string& to);
+void copy_other_files(const std::string& from, const std::string& to,
+                      const std::optional<std::string>& card = {});
 
-// A folder that a model is going to be saved to.
+// A JSON text whose paths of this machine, in members "..._path" and "..._file" of the outermost
+// object, are their last parts alone; any other text as it is.
+std::string without_paths(const std::string& text);
+
+// A folder that a model is going to be saved to, as `key` says.
 // Throws: ConfigError where a file there would be loaded instead of what is saved.
-void check_target(const std::string& folder);
+void check_target(const std::string& folder, const char* key = "run.save");
 
 }  // namespace penstock::hugging_face

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,9 +51,10 @@ class SavedModel {
   void check_room();
 
   // Collective; over when all is in place.
+  // card: what README.md beside a folder's model is to be, on rank 0; absent: the folder's own.
   // Returns: a line for people, "weights saved to out".
   // Throws: CheckpointError for a file that cannot be written.
-  std::string write();
+  std::string write(const std::optional<std::string>& card = {});
 
  private:
   bool is_root() const { return communicator_.rank().value == 0; }
@@ -82,6 +84,7 @@ class SavedModel {
   train::Trainer& trainer_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
+  std::optional<std::string> card_;
   std::string name_;  // Name of the save under way, the same on all ranks.
   std::int64_t saves_ = 0;
   // Names in each place's shard, a line each; empty except on rank 0.

@@ -10,6 +10,7 @@
 #include "penstock/cli/plan/checkpoint_commands.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
+#include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/counted.h"
@@ -108,6 +109,11 @@ int run_import(const CheckpointCommand&) {
   throw ConfigError("files of torch.save() are read by Python alone",
                     {"with the Python package of penstock: python -m penstock checkpoint import "
                      "FROM TO"});
+}
+
+// Sums are made by the program that has tensors.
+int run_merge(const CheckpointCommand& command) {
+  become({"merge", command.path, command.other, command.to});
 }
 
 void verify_all(SavedCheckpoint& saved, Output& output) {
@@ -295,6 +301,15 @@ Command declare_checkpoint_command(CLI::App& app) {
       ->type_name("BYTES");
   exported->add_flag("--adapters", command->adapters,
                      "of a run that trains low-rank adapters: these alone, as PEFT loads them");
+  CLI::App* const merge =
+      app.add_subcommand("merge", "add the adapters of a folder to a model's weights");
+  const auto with_path = [&](const char* name, std::string& path, const char* help) {
+    merge->add_option(lower_case(name), path, help)->required()->type_name(name);
+  };
+  with_path("ADAPTERS", command->path, "a folder of low-rank adapters, PEFT's or penstock's");
+  with_path("MODEL", command->other, "the Hugging Face folder that they are for");
+  with_path("TO", command->to, "the folder to be made");
+  all.emplace_back(merge, run_merge);
   CLI::App* const prune = with_json(declare("prune", "remove old checkpoints", run_prune));
   prune->add_option("--keep-last", command->keep.last, "so many of the newest stay")
       ->required()

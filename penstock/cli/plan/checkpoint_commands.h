@@ -15,7 +15,8 @@ namespace penstock::cli {
 
 struct CheckpointCommand {
   std::string path;
-  std::string other;  // The second one of diff; where export and import write.
+  std::string other;  // The second one of diff; where export and import write; merge's model.
+  std::string to;     // The folder that merge makes.
   checkpoint::Keep keep;
   std::string type = "as-saved";
   std::string shard_bytes_max = "5GB";

@@ -34,6 +34,8 @@ void declare_train(CLI::App& app, TrainCommand& command) {
   declare_key(app, command.overrides, "--data", "data.path",
               "PATH: text file or folder (default: Python's standard library)");
   declare_key(app, command.overrides, "--steps", "run.steps", "N: optimizer steps");
+  declare_key(app, command.overrides, "--epochs", "run.epochs",
+              "X: passes over the samples of a token file, instead of steps");
   declare_key(app, command.overrides, "--run", "run.directory",
               "DIR: run directory (default: runs/NAME-TIME)");
   declare_key(app, command.overrides, "--save", "run.save",
@@ -42,6 +44,9 @@ void declare_train(CLI::App& app, TrainCommand& command) {
               "N: save a checkpoint every N steps, and when the run is asked to stop");
   declare_key(app, command.overrides, "--resume", "checkpoint.resume",
               "auto | DIR: go on from the newest whole checkpoint, or from that one");
+  declare_key(app, command.overrides, "--schedule", "checkpoint.schedule",
+              "keep | rescale: what a learning rate that ends with the run does when the run that "
+              "goes on has another number of steps");
   declare_key(app, command.overrides, "--elastic", "launch.ranks_min",
               "MIN: go on with fewer ranks, at least so many, when starts with all of them fail");
   declare_set(app, command.overrides, "model.layers=2");

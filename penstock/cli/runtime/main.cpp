@@ -11,6 +11,7 @@
 #include "penstock/cli/runtime/emulate.h"
 #include "penstock/cli/runtime/generate.h"
 #include "penstock/cli/runtime/memory.h"
+#include "penstock/cli/runtime/merge.h"
 #include "penstock/cli/runtime/profile.h"
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/cli/runtime/verify_run.h"
@@ -55,6 +56,11 @@ int run(int argc, char** argv) {
   penstock::cli::VerifyRun verify_run;
   CLI::App* verify = app.add_subcommand("verify", "prove a run before it starts");
   penstock::cli::declare_verify_run(*verify, verify_run);
+  penstock::cli::MergeCommand merge_command;
+  CLI::App* merge = app.add_subcommand("merge", "add adapters to a model's weights");
+  merge->add_option("adapters", merge_command.adapters)->required();
+  merge->add_option("model", merge_command.model)->required();
+  merge->add_option("to", merge_command.to)->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -66,6 +72,7 @@ int run(int argc, char** argv) {
   if (emulate->parsed()) return penstock::cli::run_emulate(emulate_command);
   if (profile->parsed()) return penstock::cli::run_profile(profile_command);
   check_launcher_version();
+  if (merge->parsed()) return penstock::cli::run_merge(merge_command);
   if (evaluate->parsed()) {
     const auto work = [&](auto&&... all) {
       return penstock::run::evaluate(

@@ -30,7 +30,7 @@ bool is_of_export(std::string_view name) {
 }
 
 std::string exported_name(const Tensor& tensor, const ExportOptions& options) {
-  return options.what == Exported::Adapters ? str(kAdapterPrefix, tensor.name) : tensor.name;
+  return options.what == Exported::Adapters ? name_in_file(tensor.name) : tensor.name;
 }
 
 SafetensorsHeader header_of(const ModelFile& file, const ExportOptions& options) {
@@ -139,10 +139,12 @@ ScalarType exported_type(const Tensor& tensor, const ExportOptions& options) {
 std::vector<ModelFile> files_of_model(const Manifest& manifest, const ExportOptions& options) {
   PENSTOCK_CHECK(options.file_bytes_max > 0, "files of no bytes");
   const bool are_adapters = options.what == Exported::Adapters;
+  const std::set<std::string> of_adapters =
+      are_adapters ? parameters_of_adapters(manifest) : std::set<std::string>();
   const std::uint64_t room = are_adapters ? UINT64_MAX : options.file_bytes_max;
   std::vector<ModelFile> files;
   for (const Tensor& tensor : manifest.tensors) {
-    if (tensor.state != kWeight || (are_adapters && !is_of_adapter(tensor.name))) continue;
+    if (tensor.state != kWeight || (are_adapters && !of_adapters.contains(tensor.name))) continue;
     const std::uint64_t bytes = exported_bytes(tensor, options);
     const bool has_room = !files.empty() && bytes <= room && files.back().bytes <= room - bytes;
     if (!has_room) files.emplace_back();

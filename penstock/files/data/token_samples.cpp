@@ -124,6 +124,16 @@ void TokenSamples::validation(std::int64_t number, std::span<std::int64_t> input
   PENSTOCK_CHECK(false, number);
 }
 
+void TokenSamples::validation_of(std::size_t set, std::int64_t number,
+                                 std::span<std::int64_t> inputs,
+                                 std::span<std::int64_t> targets) const {
+  PENSTOCK_CHECK(set < validation_sets(), set);
+  if (validation_.size() < 2) return validation(number, inputs, targets);
+  const TokenSource& source = validation_[set];
+  const std::int64_t samples = source.samples();
+  source.read(Permutation(samples, kValidationKey).at(number % samples), inputs, targets);
+}
+
 agreement::Facts TokenSamples::facts() const {
   using agreement::Fact;
   agreement::Facts facts = {{Fact::TokenSources, str(sources_.size())},

@@ -64,7 +64,7 @@ void check_run(const std::string& name, const config::Config& config, const mesh
     throw Error(str(name, ": ", error.message()), error.notes(), error.exit_code());
   }
   check_data(config.data.path);
-  check_data(config.data.validation);
+  for (const config::ValidationSet& set : config.data.validation) check_data(set.path);
   for (const config::DataSource& source : config.data.sources) check_data(source.path);
   check_offload("offload_optimizer", config.zero_optimization.offload_optimizer);
   check_offload("offload_param", config.zero_optimization.offload_param);

@@ -64,9 +64,29 @@ inline constexpr std::array<Name<OptimizerType>, 3> kOptimizerTypes = {{
     {OptimizerType::Sgd, "SGD"},
 }};
 
-inline constexpr std::array<Name<SchedulerType>, 2> kSchedulerTypes = {{
+inline constexpr std::array<Name<SchedulerType>, 6> kSchedulerTypes = {{
     {SchedulerType::Constant, "Constant"},
     {SchedulerType::WarmupCosine, "WarmupCosineLR"},
+    {SchedulerType::Cosine, "Cosine"},
+    {SchedulerType::Linear, "Linear"},
+    {SchedulerType::Wsd, "WSD"},
+    {SchedulerType::InverseSqrt, "InverseSqrt"},
+}};
+
+inline constexpr std::array<Name<DecayType>, 3> kDecayTypes = {{
+    {DecayType::Cosine, "cosine"},
+    {DecayType::Linear, "linear"},
+    {DecayType::OneMinusSqrt, "1-sqrt"},
+}};
+
+inline constexpr std::array<Name<ResumedSchedule>, 2> kResumedSchedules = {{
+    {ResumedSchedule::Rescale, "rescale"},
+    {ResumedSchedule::Keep, "keep"},
+}};
+
+inline constexpr std::array<Name<FirstAdapters>, 2> kFirstAdapters = {{
+    {FirstAdapters::Uniform, "uniform"},
+    {FirstAdapters::Gaussian, "gaussian"},
 }};
 
 inline constexpr std::array<Name<WarmupType>, 2> kWarmupTypes = {{

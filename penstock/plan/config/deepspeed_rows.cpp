@@ -248,8 +248,11 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"schedule.window_steps schedule.cost_change schedule.adapt schedule.adapt_gain", "", kOfTrain},
     {"checkpoint.directory checkpoint.save_interval checkpoint.save_minutes checkpoint.keep_last "
      "checkpoint.keep_every "
-     "checkpoint.asynchronous checkpoint.on_failure checkpoint.resume",
+     "checkpoint.asynchronous checkpoint.on_failure checkpoint.resume checkpoint.schedule",
      "", kOfTrain, "call save_checkpoint() and load_checkpoint()"},
+    {"scheduler.params.warmup scheduler.params.decay scheduler.params.decay_type "
+     "scheduler.params.min_ratio",
+     "", kOfTrain, "use a scheduler of torch.optim"},
     {"seed", "", kOfTrain, "call torch.manual_seed()"},
     {"optimizer.groups", "", kOfTrain, "give initialize() an optimizer with these groups"},
 });

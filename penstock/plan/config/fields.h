@@ -17,22 +17,12 @@
 #include "penstock/config/config.h"
 #include "penstock/plan/config/choices.h"
 #include "penstock/plan/config/condition.h"
+#include "penstock/plan/config/field_limits.h"
 #include "penstock/plan/config/kinds.h"
 #include "penstock/plan/config/mesh_fields.h"
+#include "penstock/plan/config/update_fields.h"
 
 namespace penstock::config {
-
-// The choice that fields inside when() belong to.
-struct Selector {
-  std::string_view key;      // "optimizer.type".
-  std::string_view choices;  // "\"AdamW\" or \"Adam\"".
-};
-
-// Limits far beyond any use, so that sums and products of sizes cannot overflow.
-inline constexpr std::int64_t kManySamples = 1 << 20;
-inline constexpr std::int64_t kManySteps = 1'000'000'000'000;
-inline constexpr std::int64_t kManyParameters = std::int64_t{1} << 50;
-inline constexpr double kManySeconds = 1e6;
 
 template <class Visitor, class Batch>
 void visit_batch(Visitor& v, Batch& b) {
@@ -42,82 +32,6 @@ void visit_batch(Visitor& v, Batch& b) {
           Optional{Integer{1, kManySamples}}, "samples per microbatch");
   v.field("gradient_accumulation_steps", b.gradient_accumulation_steps,
           Optional{Integer{1, kManySamples}}, "microbatches per optimizer step of one replica");
-}
-
-template <class Visitor, class Optimizer>
-void visit_adam_w_mode(Visitor& v, Optimizer& o) {
-  v.effective(Condition::above_zero("optimizer.params.weight_decay", o.weight_decay), [&] {
-    v.field("adam_w_mode", o.adam_w_mode, Flag{},
-            "decoupled weight decay: Adam is AdamW; false: L2");
-  });
-}
-
-template <class Visitor, class Optimizer>
-void visit_optimizer(Visitor& v, Optimizer& o) {
-  v.field("type", o.type, Choice<OptimizerType>{kOptimizerTypes}, "update rule");
-  v.section("params", [&] {
-    v.field("lr", o.lr, Number{}, "learning rate");
-    v.field("weight_decay", o.weight_decay, Number{},
-            "decoupled for AdamW, L2 for SGD; for Adam as adam_w_mode says");
-    v.when(o.type != OptimizerType::Sgd, {"optimizer.type", "\"AdamW\" or \"Adam\""}, [&] {
-      v.field("betas", o.betas, List{Number{.low = 0, .high = 1, .without_high = true}, 2},
-              "decay of the running mean of the gradient and of its square");
-      v.field("eps", o.eps, Number{}, "added to the root of the second moment");
-      v.field("amsgrad", o.amsgrad, Flag{}, "divides by the largest second moment so far");
-      v.effective(
-          Condition::equals("optimizer.type", Choice<OptimizerType>{kOptimizerTypes}.write(o.type),
-                            "\"Adam\""),
-          [&] { visit_adam_w_mode(v, o); });
-    });
-    v.when(o.type == OptimizerType::Sgd, {"optimizer.type", "\"SGD\""}, [&] {
-      v.field("momentum", o.momentum, Number{.low = 0, .high = 1, .without_high = true},
-              "share of the previous update that is kept");
-      v.effective(Condition::above_zero("optimizer.params.momentum", o.momentum), [&] {
-        v.field("dampening", o.dampening, Number{.low = 0, .high = 1},
-                "share of the gradient that does not enter the momentum");
-        v.field("nesterov", o.nesterov, Flag{}, "momentum looks a step ahead; needs dampening 0");
-      });
-    });
-  });
-  v.field("groups", o.groups, ParameterGroups{},
-          "parameters with values of their own, by a regular expression for their names; the first "
-          "that is found counts");
-}
-
-template <class Visitor, class Scheduler>
-void visit_scheduler(Visitor& v, Scheduler& s) {
-  v.field("type", s.type, Choice<SchedulerType>{kSchedulerTypes}, "course of the learning rate");
-  v.section("params", [&] {
-    v.when(s.type == SchedulerType::WarmupCosine, {"scheduler.type", "\"WarmupCosineLR\""}, [&] {
-      v.field("warmup_num_steps", s.warmup_num_steps, Integer{0, kManySteps},
-              "steps of the rise; at least 2 are taken");
-      v.field("warmup_type", s.warmup_type, Choice<WarmupType>{kWarmupTypes}, "shape of the rise");
-      v.field("total_num_steps", s.total_num_steps, Optional{Integer{1, kManySteps}},
-              "steps until the end of the cosine; null: run.steps");
-      v.field("warmup_min_ratio", s.warmup_min_ratio, Number{.low = 0, .high = 1},
-              "first learning rate, as a share of lr");
-      v.field("cos_min_ratio", s.cos_min_ratio, Number{.low = 0, .high = 1},
-              "last learning rate, as a share of lr");
-    });
-  });
-}
-
-template <class Visitor, class Adapter>
-void visit_adapter(Visitor& v, Adapter& a) {
-  v.field("rank", a.rank, Integer{0, 1 << 16},
-          "width of low-rank adapters (LoRA), which alone are trained; 0: none");
-  v.effective(Condition::above_zero("model.adapter.rank", static_cast<double>(a.rank)), [&] {
-    v.field("alpha", a.alpha, Number{}, "an adapter's product is added alpha / rank times");
-    v.field("targets", a.targets, Pattern{},
-            "a regular expression for the last part of linears' names: those have adapters");
-    v.field("dropout", a.dropout, Number{.low = 0, .high = 1, .without_high = true},
-            "probability of a zero in what an adapter gets, in training");
-    v.field("path", a.path, Text{},
-            "a folder of adapters, as PEFT saves them, to begin with; empty: new ones");
-    v.field(
-        "merge", a.merge, Flag{},
-        "run.save gets the whole model, adapters added; false: the adapters, as PEFT reads them");
-  });
 }
 
 template <class Visitor, class Model>
@@ -179,8 +93,9 @@ void visit_data(Visitor& v, ConfigT& c) {
   v.field("sources", d.sources, Sources{{kDataFormats}},
           "token files that training mixes, instead of a path");
   v.field("shuffle", d.shuffle, Flag{}, "of tokens: each epoch has an order of its own");
-  v.field("validation", d.validation, Text{},
-          "a token file or a folder of them; empty: the last 5 % of each source of tokens");
+  v.field("validation", d.validation, ValidationSets{},
+          "a token file or a folder of them, or several by names of yours; empty: the last 5 % of "
+          "each source of tokens");
   visit_documents(v, c);
 }
 
@@ -409,14 +324,24 @@ template <class Visitor, class ConfigT>
 void visit_run(Visitor& v, ConfigT& c) {
   auto& r = c.run;
   v.field("directory", r.directory, Text{}, "output folder; empty: runs/NAME-TIME");
-  v.field("steps", r.steps, Integer{1, kManySteps}, "optimizer steps");
+  v.field("epochs", r.epochs, Number{.low = 0, .high = 1e6},
+          "passes over the samples of tokens, instead of steps; 0: steps says it");
+  v.when(r.epochs == 0, {"run.epochs", "0"},
+         [&] { v.field("steps", r.steps, Integer{1, kManySteps}, "optimizer steps"); });
   v.field("minutes", r.minutes, Number{.low = 0, .high = kManySeconds},
           "the run stops after the step in which it has lasted so long, saved, and ends with exit "
           "code 75; 0: no limit");
   v.field("eval_interval", r.eval_interval, Integer{0, kManySteps},
           "steps between validations; 0: only at the end");
-  v.field("eval_batches", r.eval_batches, Integer{1, kManySteps},
-          "global batches averaged by one validation");
+  v.field("eval_batches", r.eval_batches, Integer{0, kManySteps},
+          "global batches averaged by one validation; 0: none is made");
+  v.field("best", r.best, Text{},
+          "validation set whose lowest loss says which model run.save has at the end: a name of "
+          "data.validation, or validation; empty: the last model");
+  v.effective(Condition::given("run.best", !r.best.empty()), [&] {
+    v.field("patience", r.patience, Integer{0, kManySteps},
+            "the run ends after so many validations in a row without a lower loss; 0: it does not");
+  });
   visit_samples(v, c);
   v.field("timeline_steps", r.timeline_steps, Integer{0, kManySteps},
           "first steps recorded in timeline.csv, for penstock report; 0: none");
@@ -433,6 +358,11 @@ void visit_checkpoint(Visitor& v, Checkpoint& c) {
   v.field("resume", c.resume, Text{},
           "what a run goes on from: auto: the newest checkpoint that is whole, or none; a folder: "
           "that checkpoint; empty: nothing");
+  v.effective(Condition::given("checkpoint.resume", !c.resume.empty()), [&] {
+    v.field("schedule", c.schedule, Choice<ResumedSchedule>{kResumedSchedules},
+            "learning rates that end with the run, where it has another number of steps now: "
+            "rescale: they end with it; keep: they end where they did");
+  });
   v.field("save_interval", c.save_interval, Integer{0, kManySteps},
           "steps between checkpoints; 0: none are saved for their number");
   v.field("save_minutes", c.save_minutes, Number{.low = 0, .high = kManySeconds},

@@ -277,6 +277,102 @@ std::string Sources::write(const std::vector<DataSource>& values) const {
   return "[" + join(parts, ", ") + "]";
 }
 
+std::optional<Complaint> ValidationSets::read(const json::Value& json,
+                                              std::vector<ValidationSet>& values) const {
+  values.clear();
+  const auto* object = std::get_if<json::Value::Object>(&json.data);
+  if (object == nullptr) {
+    std::string path;
+    if (Text{}.read(json, path)) return wrong_type(noun(), json);
+    if (!path.empty()) values.push_back({.path = path});
+    return {};
+  }
+  for (const json::Member& member : *object) {
+    ValidationSet& value = values.emplace_back();
+    value.name = member.key;
+    if (auto wrong = within(member.key, kSourcePath.read(member.value, value.path))) return wrong;
+  }
+  if (const auto wrong = check(values)) return Complaint{*wrong, &json};
+  return {};
+}
+
+std::optional<std::string> ValidationSets::check(const std::vector<ValidationSet>& values) const {
+  for (const ValidationSet& each : values) {
+    if (each.path.empty()) return str(".", each.name, " has no path");
+    if (each.name.empty() && values.size() > 1) return ": each of several sets needs a name";
+    const auto same = [&](const ValidationSet& other) { return other.name == each.name; };
+    if (std::ranges::count_if(values, same) > 1)
+      return str(": ", in_quotes(each.name), " is twice");
+  }
+  return {};
+}
+
+std::string ValidationSets::write(const std::vector<ValidationSet>& values) const {
+  if (values.empty()) return json_quote("");
+  if (values.size() == 1 && values[0].name.empty()) return json_quote(values[0].path);
+  std::vector<std::string> parts;
+  for (const ValidationSet& each : values) {
+    parts.push_back(str(json_quote(each.name), ": ", json_quote(each.path)));
+  }
+  return "{" + join(parts, ", ") + "}";
+}
+
+std::optional<Complaint> NamedNumbers::read(const json::Value& json,
+                                            std::vector<NamedNumber>& values) const {
+  const auto* object = std::get_if<json::Value::Object>(&json.data);
+  if (object == nullptr) return wrong_type(noun(), json);
+  values.clear();
+  for (const json::Member& member : *object) {
+    NamedNumber& value = values.emplace_back();
+    value.name = member.key;
+    if (auto wrong = within(member.key, number.read(member.value, value.number))) return wrong;
+  }
+  if (const auto wrong = check(values)) return Complaint{*wrong, &json};
+  return {};
+}
+
+std::optional<std::string> NamedNumbers::check(const std::vector<NamedNumber>& values) const {
+  for (const NamedNumber& each : values) {
+    if (each.name.empty()) return ": a name is empty";
+    if (const auto wrong = check_pattern("", each.name)) return wrong;
+    if (const auto wrong = number.check(each.number)) return str(".", each.name, *wrong);
+    if (are_whole && each.number != std::floor(each.number)) {
+      return str(".", each.name, " = ", shortest(each.number), ": must be an integer");
+    }
+  }
+  return {};
+}
+
+std::string NamedNumbers::write(const std::vector<NamedNumber>& values) const {
+  std::vector<std::string> parts;
+  for (const NamedNumber& each : values) {
+    parts.push_back(str(json_quote(each.name), ": ", shortest(each.number)));
+  }
+  return "{" + join(parts, ", ") + "}";
+}
+
+std::optional<Complaint> Names::read(const json::Value& json, std::string& value) const {
+  const auto* elements = std::get_if<json::Value::Array>(&json.data);
+  if (elements == nullptr) {
+    return std::holds_alternative<std::string>(json.data) ? pattern.read(json, value)
+                                                          : std::optional(wrong_type(noun(), json));
+  }
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < elements->size(); ++i) {
+    const json::Value& element = (*elements)[i];
+    const auto* name = std::get_if<std::string>(&element.data);
+    const auto is_of_word = [](unsigned char c) { return c == '_' || std::isalnum(c) != 0; };
+    if (name == nullptr || name->empty() || !std::ranges::all_of(*name, is_of_word)) {
+      return Complaint{
+          str("[", i, "] = ", json::text_of(element), ": expected a name, such as ", "\"q_proj\""),
+          &element};
+    }
+    names.push_back(*name);
+  }
+  value = join(names, "|");
+  return {};
+}
+
 std::optional<Complaint> ParameterGroups::read(const json::Value& json,
                                                std::vector<ParameterGroup>& values) const {
   return read_objects(json, noun(), values, [this](const json::Value& each, ParameterGroup& value) {

@@ -200,6 +200,39 @@ struct Sources {
   std::optional<Complaint> read_one(const json::Value& json, DataSource& value) const;
 };
 
+// data.validation: a path, or an object of paths by the sets' names.
+struct ValidationSets {
+  std::string noun() const { return "a string, or an object of paths by name"; }
+  std::string allowed() const { return ""; }
+  std::optional<Complaint> read(const json::Value& json, std::vector<ValidationSet>& values) const;
+  std::optional<std::string> check(const std::vector<ValidationSet>& values) const;
+  std::string write(const std::vector<ValidationSet>& values) const;
+};
+
+// Numbers by regular expressions for the ends of names: {"q_proj": 8}.
+struct NamedNumbers {
+  Number number;
+  bool are_whole = false;
+
+  std::string noun() const { return "an object of numbers by name"; }
+  std::string allowed() const { return "each " + number.allowed(); }
+  std::optional<Complaint> read(const json::Value& json, std::vector<NamedNumber>& values) const;
+  std::optional<std::string> check(const std::vector<NamedNumber>& values) const;
+  std::string write(const std::vector<NamedNumber>& values) const;
+};
+
+// A regular expression for names, or a list of names.
+struct Names {
+  std::string noun() const { return "a regular expression, or a list of names"; }
+  std::string allowed() const { return ""; }
+  std::optional<Complaint> read(const json::Value& json, std::string& value) const;
+  std::optional<std::string> check(const std::string& value) const { return pattern.check(value); }
+  std::string write(const std::string& value) const { return pattern.write(value); }
+
+ private:
+  static constexpr Pattern pattern{};
+};
+
 // Groups of parameters; only their regular expression is needed.
 struct ParameterGroups {
   std::string noun() const {

@@ -119,6 +119,43 @@ void check_warmup(const Config& config, const Origins& origins, Problems& proble
                    ": must be at most total_num_steps = ", *scheduler.total_num_steps));
 }
 
+// A rise and a fall of WSD that do not fit into its steps.
+void check_shares(const Config& config, const Origins& origins, Problems& problems) {
+  const SchedulerConfig& scheduler = config.scheduler;
+  if (scheduler.type != SchedulerType::Wsd) return;
+  const bool are_shares = scheduler.warmup < 1 && scheduler.decay < 1;
+  if (!are_shares || scheduler.warmup + scheduler.decay <= 1) return;
+  problems.add(first_given(origins, {"scheduler.params.decay", "scheduler.params.warmup"}),
+               str("scheduler.params.decay = ", shortest(scheduler.decay), ", with warmup = ",
+                   shortest(scheduler.warmup), ": must be at most all of the steps together"));
+}
+
+// The set that says which model is the best.
+void check_best(const Config& config, const Origins& origins, Problems& problems) {
+  if (config.run.best.empty()) return;
+  if (config.run.eval_batches == 0) {
+    problems.add(first_given(origins, {"run.best"}),
+                 str("run.best = ", in_quotes(config.run.best),
+                     ": needs validations, and run.eval_batches is 0"));
+  }
+  if (config.run.save_interval > 0) {
+    problems.add(first_given(origins, {"run.save_interval"}),
+                 str("run.save_interval = ", config.run.save_interval,
+                     ": run.best says when run.save gets a model"));
+  }
+  std::vector<std::string> names;
+  for (const ValidationSet& each : config.data.validation) names.push_back(each.name);
+  if (names.empty()) names.emplace_back();
+  for (std::string& name : names) {
+    if (name.empty()) name = kOnlyValidationSet;
+  }
+  if (std::ranges::find(names, config.run.best) != names.end()) return;
+  problems.add(
+      first_given(origins, {"run.best"}),
+      str("run.best = ", in_quotes(config.run.best), ": needs a validation set of that name",
+          suggest(config.run.best, names), "; there is ", join(names, ", ")));
+}
+
 void check_optimizer_values(const OptimizerConfig& optimizer, const Origins& origins,
                             Problems& problems) {
   const bool fits = optimizer.momentum > 0 && optimizer.dampening == 0;
@@ -275,6 +312,8 @@ void validate(const Config& config, const Origins& origins) {
   check_partition(config.pipeline, origins, problems);
   check_optimizer_values(config.optimizer, origins, problems);
   check_warmup(config, origins, problems);
+  check_shares(config, origins, problems);
+  check_best(config, origins, problems);
   check_data(config.data, origins, problems);
   check_schedule(config.schedule, origins, problems);
   check_adapt(config.schedule, origins, problems);

@@ -11,15 +11,36 @@
 namespace penstock::measure {
 namespace {
 
-std::optional<double> number(const json::Value& value, std::string_view key) {
+const json::Value* find(const json::Value& value, std::string_view key) {
   const auto* const object = std::get_if<json::Value::Object>(&value.data);
   const json::Member* const found = object == nullptr ? nullptr : json::find(*object, key);
-  if (found == nullptr) return std::nullopt;
-  if (const auto* whole = std::get_if<std::int64_t>(&found->value.data)) {
+  return found == nullptr ? nullptr : &found->value;
+}
+
+std::optional<double> number_of(const json::Value& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value.data)) {
     return static_cast<double>(*whole);
   }
-  const auto* const real = std::get_if<double>(&found->value.data);
+  const auto* const real = std::get_if<double>(&value.data);
   return real == nullptr ? std::nullopt : std::optional(*real);
+}
+
+std::optional<double> number(const json::Value& value, std::string_view key) {
+  const json::Value* const found = find(value, key);
+  return found == nullptr ? std::nullopt : number_of(*found);
+}
+
+std::vector<std::pair<std::string, double>> numbers(const json::Value& value,
+                                                    std::string_view key) {
+  std::vector<std::pair<std::string, double>> all;
+  const json::Value* const found = find(value, key);
+  const auto* const object =
+      found == nullptr ? nullptr : std::get_if<json::Value::Object>(&found->data);
+  if (object == nullptr) return all;
+  for (const json::Member& each : *object) {
+    if (const auto loss = number_of(each.value)) all.emplace_back(each.key, *loss);
+  }
+  return all;
 }
 
 std::optional<MetricsLine> line_of(std::string_view text) {
@@ -33,6 +54,8 @@ std::optional<MetricsLine> line_of(std::string_view text) {
     return MetricsLine{.step = static_cast<std::int64_t>(step),
                        .loss = number(value, "loss"),
                        .validation = number(value, "val_loss"),
+                       .sets = numbers(value, "val_losses"),
+                       .is_best = find(value, "best") != nullptr,
                        .text = text};
   } catch (const ParseError&) {
     return std::nullopt;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace penstock::measure {
@@ -16,7 +17,10 @@ namespace penstock::measure {
 struct MetricsLine {
   std::int64_t step = 0;                   // Counts from 1.
   std::optional<double> loss, validation;  // Absent where the line has none, or no finite one.
-  std::string_view text;                   // The line, without its line feed.
+  // The losses by name, where there are several validation sets, or one with a name.
+  std::vector<std::pair<std::string, double>> sets;
+  bool is_best = false;   // No earlier validation was as low.
+  std::string_view text;  // The line, without its line feed.
 };
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";

@@ -1,6 +1,7 @@
 #include "penstock/plan/render/loss_svg.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -47,6 +48,8 @@ struct Chart {
   std::vector<LossPoint> mean;  // Empty when there are few points.
   std::size_t mean_count = 0;   // Points in a mean.
   std::vector<LossPoint> validation;
+  std::vector<LossSeries> others;
+  std::optional<LossPoint> best;
   Span steps;
   Span losses;
 
@@ -66,7 +69,9 @@ struct Chart {
 template <class Value>
 Span span_of(const Chart& chart, Value value) {
   std::optional<Span> span;
-  for (const auto* points : {&chart.train, &chart.validation}) {
+  std::vector<const std::vector<LossPoint>*> all = {&chart.train, &chart.validation};
+  for (const LossSeries& each : chart.others) all.push_back(&each.points);
+  for (const auto* points : all) {
     for (const LossPoint& point : *points) {
       if (!span) span = Span{value(point), value(point)};
       span = Span{std::min(span->low, value(point)), std::max(span->high, value(point))};
@@ -112,6 +117,11 @@ Chart chart_of(const LossCurve& curve) {
   }
   chart.train = thinned(train, kPointsMax / 2);
   chart.validation = thinned(drawable(curve.validation), kPointsMax / 4);
+  for (const LossSeries& each : curve.others) {
+    chart.others.push_back({each.name, thinned(drawable(each.points), kPointsMax / 4)});
+    if (chart.others.back().points.empty()) chart.others.pop_back();
+  }
+  chart.best = curve.best;
   chart.steps = span_of(chart, [](const LossPoint& point) { return point.step; });
   if (!chart.is_empty()) chart.steps = with_marks(chart.steps, curve.marks);
   chart.losses = with_air(span_of(chart, [](const LossPoint& point) { return point.loss; }));
@@ -192,6 +202,12 @@ void draw_markers(Svg& svg, const Chart& chart, const std::vector<LossPoint>& po
   svg.close();
 }
 
+// The colour of a validation set beside the first.
+Colour colour_of(std::size_t other) {
+  constexpr std::array kColours = {kPink, kGreen, kOrange, kYellow};
+  return kColours[other % kColours.size()];
+}
+
 void draw_curves(Svg& svg, const Chart& chart) {
   const bool has_mean = !chart.mean.empty();
   const Pen measured = has_mean ? Pen{kSkyBlue, 1, 0.7} : Pen{kBlue, 2, 1};
@@ -202,6 +218,16 @@ void draw_curves(Svg& svg, const Chart& chart) {
   if (chart.validation.size() <= kMarkersMax) {
     draw_markers(svg, chart, chart.validation, kVermilion);
   }
+  for (std::size_t i = 0; i < chart.others.size(); ++i) {
+    const std::vector<LossPoint>& points = chart.others[i].points;
+    draw_line(svg, chart, points, {colour_of(i), 2, 1});
+    if (points.size() <= kMarkersMax) draw_markers(svg, chart, points, colour_of(i));
+  }
+  if (!chart.best) return;
+  svg.open("g", {{"stroke", kVermilion}, {"stroke-width", 2}, {"fill", "none"}});
+  svg.add("circle", {{"cx", chart.x(*chart.best)}, {"cy", chart.y(*chart.best)}, {"r", 9}},
+          "the lowest validation loss");
+  svg.close();
 }
 
 std::string value_label(double loss) {
@@ -234,6 +260,35 @@ void draw_last_values(Svg& svg, const Chart& chart) {
   }
 }
 
+struct LastValue {
+  std::string name;
+  LossPoint point;
+  Colour colour;
+  double y;
+};
+
+// The same of several validation sets: from the top down, each a line's height below the last.
+void draw_last_values_of_sets(Svg& svg, const LossCurve& curve, const Chart& chart) {
+  std::vector<LastValue> values;
+  const auto add = [&](const std::string& name, const std::vector<LossPoint>& line, Colour colour) {
+    if (!line.empty()) values.push_back({name, line.back(), colour, chart.y(line.back())});
+  };
+  add(chart.mean.empty() ? "training" : "mean", chart.mean.empty() ? chart.train : chart.mean,
+      kBlue);
+  add(curve.validation_name, chart.validation, kVermilion);
+  for (std::size_t i = 0; i < chart.others.size(); ++i) {
+    add(chart.others[i].name, chart.others[i].points, colour_of(i));
+  }
+  std::ranges::stable_sort(values, {}, &LastValue::y);
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    values[i].y = std::max(values[i].y, values[i - 1].y + kLabelDistance);
+  }
+  for (const LastValue& each : values) {
+    draw_last_value(svg, elided(each.name, kPlotTextSize, 70), each.point.loss, each.y,
+                    each.colour);
+  }
+}
+
 constexpr const char* kLineMark = "h24";
 constexpr const char* kTickMark = "m12 4v-8";
 
@@ -262,7 +317,11 @@ void draw_head(Svg& svg, const LossCurve& curve, const Chart& chart) {
                           "mean of " + std::to_string(chart.mean_count) + " points");
   }
   if (!chart.validation.empty()) {
-    x = draw_legend_entry(svg, x, {kVermilion, 2, 1}, "validation loss");
+    const std::string name = chart.others.empty() ? "" : " of " + curve.validation_name;
+    x = draw_legend_entry(svg, x, {kVermilion, 2, 1}, "validation loss" + name);
+  }
+  for (std::size_t i = 0; i < chart.others.size(); ++i) {
+    x = draw_legend_entry(svg, x, {colour_of(i), 2, 1}, "of " + chart.others[i].name);
   }
   if (chart.is_empty()) return;
   if (!curve.marks.saved.empty()) x = draw_legend_entry(svg, x, {kGreen, 2, 1}, "saved", kTickMark);
@@ -288,7 +347,7 @@ std::string loss_svg(const LossCurve& curve) {
   draw_steps_again(svg, marks, chart.frame());
   draw_frame(svg);
   draw_curves(svg, chart);
-  draw_last_values(svg, chart);
+  chart.others.empty() ? draw_last_values(svg, chart) : draw_last_values_of_sets(svg, curve, chart);
   draw_marks(svg, marks, chart.frame());
   draw_break_list(svg, marks, kMargin, kPlotHeight, kPlotWidth - 2 * kMargin);
   if (chart.is_empty()) {

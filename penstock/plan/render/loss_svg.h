@@ -1,10 +1,11 @@
-// Draws how the loss fell: a line for training and its moving average, points for validation, and
-// marks of what happened to the run.
+// Draws how the loss fell: a line for training and its moving average, points for each validation
+// set, and marks of what happened to the run.
 //
 // The trainer writes it next to its log at the end of a run; `penstock report` and the
 // documentation show it.  Knows no log format: the caller brings the points. Units: steps and
 // losses as the caller counts them.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,9 +40,18 @@ struct LossMarks {
   friend bool operator==(const LossMarks&, const LossMarks&) = default;
 };
 
+// The losses of a validation set beside the first one.
+struct LossSeries {
+  std::string name;
+  std::vector<LossPoint> points;
+};
+
 struct LossCurve {
   std::vector<LossPoint> train;
   std::vector<LossPoint> validation;
+  std::string validation_name;  // Empty: the set has none.
+  std::vector<LossSeries> others;
+  std::optional<LossPoint> best;  // The lowest of `validation`, where a run looks for it.
   std::string title;
   LossMarks marks;
 };

@@ -4,11 +4,33 @@
 
 namespace penstock::render {
 
+namespace {
+
+// The first set's losses are the curve's own.
+void add_sets(LossCurve& curve, const measure::MetricsLine& line) {
+  for (const auto& [name, loss] : line.sets) {
+    if (&name == &line.sets.front().first) {
+      curve.validation_name = name;
+      continue;
+    }
+    auto series = std::ranges::find(curve.others, name, &LossSeries::name);
+    if (series == curve.others.end()) {
+      series = curve.others.insert(series, LossSeries{.name = name, .points = {}});
+    }
+    series->points.push_back({static_cast<double>(line.step), loss});
+  }
+}
+
+}  // namespace
+
 void add_losses(LossCurve& curve, std::span<const measure::MetricsLine> lines) {
   for (const measure::MetricsLine& line : lines) {
     const auto step = static_cast<double>(line.step);
     if (line.loss) curve.train.push_back({step, *line.loss});
-    if (line.validation) curve.validation.push_back({step, *line.validation});
+    if (!line.validation) continue;
+    curve.validation.push_back({step, *line.validation});
+    if (line.is_best) curve.best = curve.validation.back();
+    add_sets(curve, line);
   }
 }
 

@@ -4,6 +4,8 @@
 // run/ saves the adapters of a folder's model to one, or merges them.  Knows no ranks.
 // Source: the files that PEFT 0.21 writes.
 #pragma once
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,10 @@
 namespace penstock::hugging_face {
 
 // `state` are parameters of a rank's layers, by their names.
-// The adapters alone, under PEFT's names: "base_model.model.<linear>.lora_A.weight".
-weights::NamedTensors adapters_of(const weights::NamedTensors& state);
+// The adapters alone, and modules that are trained whole, under PEFT's names:
+// "base_model.model.<linear>.lora_A.weight".
+weights::NamedTensors adapters_of(const weights::NamedTensors& state,
+                                  const nn::AdapterOptions& adapter);
 // The others, with the adapters' products added to their linears, in float.
 // REQUIRES: each adapter's linear is in `state`.
 weights::NamedTensors merged(const weights::NamedTensors& state, const ModelFolder& model,
@@ -32,6 +36,14 @@ struct SavedAdapters {
 // not those of `adapter`; CheckpointError for files that break their format.
 SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
                             const nn::AdapterOptions& adapter);
+
+// Writes to `to` the model with the adapters of a folder added, in the types and files that the
+// model's folder has.  `advanced` is called after each tensor.
+// Returns: the number of linears that have one.
+// Throws: ConfigError for adapters that are not this model's; as read_adapters() and NewModel.
+std::int64_t merge_adapters(
+    const std::string& adapters, const ModelFolder& model, const std::string& to,
+    const std::function<void()>& advanced = [] {});
 
 // Refuses a folder that has a model: loaders would take its files for the adapters' model.
 // Throws: ConfigError.

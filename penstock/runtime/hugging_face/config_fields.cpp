@@ -22,6 +22,14 @@ bool ConfigFields::is_written(std::string_view key) const {
   return json::find(std::get<json::Value::Object>(object_->data), key) != nullptr;
 }
 
+std::vector<std::string> ConfigFields::keys() const {
+  std::vector<std::string> keys;
+  for (const json::Member& each : std::get<json::Value::Object>(object_->data)) {
+    keys.push_back(each.key);
+  }
+  return keys;
+}
+
 void ConfigFields::refuse_unread(std::span<const json::PassedOver> table) {
   const auto& members = std::get<json::Value::Object>(object_->data);
   for (const auto& [member, why] : json::unread_members(members, read_, table)) {

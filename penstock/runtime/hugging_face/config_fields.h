@@ -37,6 +37,8 @@ class ConfigFields {
   // The object at that key.
   std::optional<ConfigFields> object(std::string_view key);
 
+  // All keys, in their order.
+  std::vector<std::string> keys() const;
   bool has(std::string_view key) const { return find(key) != nullptr; }
   // Whether the key is there, also with null: some keys have a default that null is not.
   bool is_written(std::string_view key) const;

@@ -30,7 +30,8 @@ constexpr std::uint64_t kPortion = std::uint64_t{1} << 22;
 constexpr std::uint64_t kSampleBytes = 4096;  // Bytes of a tensor for what ranks compare.
 constexpr std::size_t kOtherBytesMax = std::size_t{1} << 28;
 
-constexpr std::array<const char*, 12> kOtherFiles = {"generation_config.json",
+constexpr const char* kCardName = "README.md";
+constexpr std::array<const char*, 18> kOtherFiles = {"generation_config.json",
                                                      "tokenizer.json",
                                                      "tokenizer_config.json",
                                                      "special_tokens_map.json",
@@ -41,7 +42,18 @@ constexpr std::array<const char*, 12> kOtherFiles = {"generation_config.json",
                                                      "tokenizer.model",
                                                      "chat_template.jinja",
                                                      "chat_template.json",
-                                                     "README.md"};
+                                                     "LICENSE",
+                                                     "LICENSE.md",
+                                                     "LICENSE.txt",
+                                                     "NOTICE",
+                                                     "NOTICE.txt",
+                                                     "USE_POLICY.md",
+                                                     kCardName};
+
+// "tuned" of "/data/tuned/".
+std::string last_part(const std::string& path) {
+  return fs::path(path + "/.").lexically_normal().parent_path().filename().string();
+}
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return str("[", join(shape, ", "), "]");
@@ -163,6 +175,21 @@ void ModelFolder::check_tensors() const {
                         problems);
 }
 
+std::string ModelFolder::name() const {
+  const json::Value config = json::parse(std::make_shared<json::Source>("config.json", config_));
+  const auto& members = std::get<json::Value::Object>(config.data);
+  if (const json::Member* const member = json::find(members, "_name_or_path")) {
+    const auto* const said = std::get_if<std::string>(&member->value.data);
+    std::error_code error;
+    if (said != nullptr && std::ranges::count(*said, '/') == 1 &&
+        std::string_view("/.~").find(said->front()) == std::string_view::npos &&
+        said->back() != '/' && !fs::exists(*said, error)) {
+      return *said;
+    }
+  }
+  return last_part(path_);
+}
+
 std::vector<nn::LayerSpec> ModelFolder::layers(const LayerChoices& choices) const {
   nn::DecoderOptions options = options_;
   options.adapter = choices.adapter;
@@ -203,25 +230,49 @@ agreement::Facts ModelFolder::facts() const {
                                       {Fact::ModelWeights, str(samples)}};
 }
 
-void copy_other_files(const std::string& from, const std::string& to) {
+void copy_other_files(const std::string& from, const std::string& to,
+                      const std::optional<std::string>& card) {
   std::error_code error;
+  if (card) weights::write_atomically(str(to, "/", kCardName), {*card});
   if (fs::equivalent(from, to, error)) return;
-  for (const char* const name : kOtherFiles) {
+  for (const std::string_view name : kOtherFiles) {
     const std::string path = str(from, "/", name);
-    if (!fs::is_regular_file(path, error)) continue;
-    weights::write_atomically(str(to, "/", name),
-                              {read_foreign_file("a file of a model", path, kOtherBytesMax)});
+    if ((card && name == kCardName) || !fs::is_regular_file(path, error)) continue;
+    std::string text = read_foreign_file("a file of a model", path, kOtherBytesMax);
+    if (name.ends_with("_config.json")) text = without_paths(text);
+    weights::write_atomically(str(to, "/", name), {text});
   }
 }
 
-void check_target(const std::string& folder) {
+std::string without_paths(const std::string& text) {
+  std::optional<json::Value> value;
+  try {
+    value = json::parse(std::make_shared<json::Source>("a file of a model", text));
+  } catch (const ParseError&) {
+    return text;
+  }
+  const auto* const members = std::get_if<json::Value::Object>(&value->data);
+  if (members == nullptr) return text;
+  std::string changed = text;
+  for (auto member = members->rbegin(); member != members->rend(); ++member) {  // Spans stay right.
+    const auto* const path = std::get_if<std::string>(&member->value.data);
+    const bool is_path = path != nullptr && path->size() > 1 && (*path)[0] == '/' &&
+                         (member->key.ends_with("_path") || member->key.ends_with("_file"));
+    if (!is_path) continue;
+    const json::Span span = member->value.span;
+    changed.replace(span.begin, span.end - span.begin, json_quote(last_part(*path)));
+  }
+  return changed;
+}
+
+void check_target(const std::string& folder, const char* key) {
   const std::pair<std::string_view, const char*> in_the_way[] = {
       {checkpoint::kModelName, "which loaders prefer to the files that are saved"},
       {checkpoint::kAdapterConfigName, "whose adapters loaders add to the model that is saved"}};
   for (const auto& [name, why] : in_the_way) {
     std::error_code error;
     if (!fs::exists(str(folder, "/", name), error)) continue;
-    throw ConfigError(str("run.save = ", quoted_path(folder), ": has ", name, ", ", why),
+    throw ConfigError(str(key, " = ", quoted_path(folder), ": has ", name, ", ", why),
                       {"save to another folder, or remove that file"});
   }
 }

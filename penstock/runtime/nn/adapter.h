@@ -1,43 +1,86 @@
 // Low-rank adapters: small trained matrices beside linear weights that stay as they are.
 //
 // decoder.h puts them beside its linears, hugging_face/ saves them.  Knows no files.
-// Model: y = x W^T + b + alpha / rank * (x A^T) B^T, with A [rank, in] and B [out, rank].  Only A
-// and B are trained.  At first A is what torch.nn.Linear draws, and B is 0.
-// Source: Hu et al., LoRA (2021); names and first values are those of Hugging Face's PEFT.
+// Model: y = x W^T + b + s (x A^T) B^T, with A [rank, in] and B [out, rank]; s is alpha / rank, or
+// alpha / sqrt(rank).  Only A and B are trained.  At first A is what torch.nn.Linear draws, and B
+// is 0.  With lengths m [out], DoRA: each row of W + s B A is scaled to its length m, which is
+// trained, too, and at first that of W's row; the scaling counts as a constant in gradients.
+// Source: Hu et al., LoRA (2021); Kalajdzievski, rsLoRA (2023); Liu et al., DoRA (2024).  Names and
+// first values are those of Hugging Face's PEFT.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace penstock::nn {
+
+enum class FirstAdapters : std::uint8_t {
+  Uniform,   // A as torch.nn.Linear draws.
+  Gaussian,  // A normal, of deviation 1 / rank.
+};
+
+// Numbers by regular expressions for the ends of linears' names.
+template <class Number>
+using ByLinear = std::vector<std::pair<std::string, Number>>;
 
 struct AdapterOptions {
   std::int64_t rank = 8;
   double alpha = 16.0;
-  // A regular expression (ECMAScript) for the last part of a linear's name, whole.
+  // A regular expression (ECMAScript) for the last part of a linear's name, whole; kAllLinears: all
+  // of blocks.
   std::string targets = "q_proj|v_proj|c_attn";
   double dropout = 0.0;  // Probability that an element of an adapter's input is 0, in training.
+  bool is_rank_stabilized = false;  // s = alpha / sqrt(rank).
+  bool has_lengths = false;         // DoRA.
+  FirstAdapters first = FirstAdapters::Uniform;
+  ByLinear<std::int64_t> ranks = {};  // Ranks of their own; the first that matches counts.
+  ByLinear<double> alphas = {};       // An alpha of their own.
+  // A regular expression for the last part of names of modules that are trained whole; empty: none.
+  std::string trained = {};
+  // The name of the layer that linears are in: decoder.h gives each layer its own.
+  std::string layer = {};
 
-  double scale() const { return alpha / static_cast<double>(rank); }
   // Whether the linear "q_proj" gets one.
   // Throws: ConfigError where `targets` is no regular expression.
   bool adapts(const std::string& linear) const;
+  // The numbers of the linear "model.layers.0.self_attn.q_proj".
+  std::int64_t rank_of(const std::string& linear) const;
+  double scale_of(const std::string& linear) const;
+  // Whether the parameter "lm_head.weight", or one of an adapter, is trained, and saved with them.
+  bool trains(const std::string& parameter) const;
 };
+
+inline constexpr std::string_view kAllLinears = "all-linear";
 
 inline constexpr std::string_view kAdapterIn = "lora_A";   // A, and
 inline constexpr std::string_view kAdapterOut = "lora_B";  // B, under their linear's name.
+inline constexpr std::string_view kAdapterLengths = "lora_magnitude_vector";  // DoRA's m.
 
-// Whether a parameter's name is that of an A or a B.
+// Whether a parameter's name is that of an A, a B or lengths.
 bool is_of_adapter(std::string_view parameter);
 
-// Gives an A or a B its first values; A's are drawn from torch's default generator.
+// Gives an A or a B its first values; A's are drawn from torch's default generator.  Others, which
+// the model's weights say, stay as they are.
 void fill_adapter(std::string_view name, at::Tensor& parameter);
+// The same, drawn from a normal distribution.
+void fill_adapter_normally(std::string_view name, at::Tensor& parameter);
 
-// The weight with the adapter's product added, in float.  [out, in], or [in, out] where
-// `is_in_out`.
-at::Tensor merged(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
-                  const AdapterOptions& options, bool is_in_out);
+// The lengths of the rows of a weight [out, in] with s B A added: [out].
+at::Tensor lengths_of_rows(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
+                           double scale);
+
+// An adapter's tensors.
+struct AdapterTensors {
+  at::Tensor in;       // A.
+  at::Tensor out;      // B.
+  at::Tensor lengths;  // DoRA's; undefined where there are none.
+};
+// The weight with the adapter added, in float.  [out, in], or [in, out] where `is_in_out`.
+at::Tensor merged(const at::Tensor& weight, const AdapterTensors& adapter, double scale,
+                  bool is_in_out);
 
 }  // namespace penstock::nn

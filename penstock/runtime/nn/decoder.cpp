@@ -1,6 +1,7 @@
 #include "penstock/nn/decoder.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -328,11 +329,17 @@ std::string embedding_of(const DecoderOptions& options) {
   return is_gpt2(options) ? "wte.weight" : "weight";
 }
 
+// The options of a layer, whose adapters know where they are.
+DecoderOptions of_layer(DecoderOptions options, const Part& part) {
+  if (options.adapter) options.adapter->layer = part.name;
+  return options;
+}
+
 // The parameters' shapes, by their names in the layer; found in a layer whose tensors have no
 // memory.
 std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Part& part) {
   std::vector<DecoderParameter> parameters;
-  const auto layer = part.make(options, {.device = at::kMeta});
+  const auto layer = part.make(of_layer(options, part), {.device = at::kMeta});
   for (const auto& each : layer->named_parameters()) {
     parameters.push_back({each.key(), each.value().sizes().vec()});
   }
@@ -340,45 +347,22 @@ std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Par
 }
 
 // Fills the adapters behind all others, so that random weights are those of a model without
-// adapters.
-void fill_adapters(Layer& layer, const std::string& name, const FillParameter& fill) {
+// adapters.  Modules that are trained whole may be filled anew.
+void fill_adapters(Layer& layer, const std::string& name, const FillParameter& fill,
+                   const DecoderOptions& options) {
   const Cuts cuts = cuts_in(layer);
-  for (auto& each : layer.named_parameters()) {
-    if (!is_of_adapter(each.key())) continue;
-    fill(penstock::str(name, ".", each.key()), each.value(), cut_of(cuts, each.key()));
+  auto parameters = layer.named_parameters();
+  for (auto& each : parameters) {
+    const std::string full = penstock::str(name, ".", each.key());
+    if (!options.adapter || !options.adapter->trains(full)) continue;
+    const std::size_t lengths = each.key().find(penstock::str(".", kAdapterLengths, "."));
+    if (lengths != std::string::npos) {
+      const at::Tensor& weight = parameters[each.key().substr(0, lengths) + ".weight"];
+      each.value().copy_(at::linalg_vector_norm(is_gpt2(options) ? weight.t() : weight, 2, {1}));
+    }
+    fill(full, each.value(), cut_of(cuts, each.key()));
     each.value().requires_grad_(true);
   }
-}
-
-// Names in both forms: one list of targets may be for models of either.
-std::vector<std::string> all_linear_names() {
-  std::vector<std::string> names = linear_names({.form = DecoderForm::Gpt2, .mlp = MlpKind::Gelu});
-  for (std::string& name : linear_names({})) names.push_back(std::move(name));
-  return names;
-}
-
-// A word in "q_proj|vproj" that is no linear of any model is misspelt.
-void check_words(const std::string& targets) {
-  const std::vector<std::string> known = all_linear_names();
-  for (const std::string& word : split(targets, '|')) {
-    const bool is_word = !word.empty() && std::ranges::all_of(word, [](unsigned char c) {
-      return c == '_' || std::isalnum(c) != 0;
-    });
-    if (!is_word || std::ranges::find(known, word) != known.end()) continue;
-    throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(targets), ": ",
-                                    in_quotes(word), " is no linear", suggest(word, known)),
-                      {penstock::str("linears are ", join(known, ", "))});
-  }
-}
-
-void check_adapter(const DecoderOptions& options) {
-  if (!options.adapter) return;
-  const std::vector<std::string> names = linear_names(options);
-  const auto is_adapted = [&](const std::string& name) { return options.adapter->adapts(name); };
-  if (std::ranges::any_of(names, is_adapted)) return check_words(options.adapter->targets);
-  throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(options.adapter->targets),
-                                  ": matches no linear of the model"),
-                    {penstock::str("its linears are ", join(names, ", "))});
 }
 
 partition::LayerMeta meta_of(const DecoderOptions& options, const Part& part) {
@@ -418,23 +402,26 @@ FillParameter normal_parameters(double standard_deviation) {
 
 std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParameter fill,
                                       FillParameter fill_of_adapters) {
-  check_adapter(options);
+  check_adapters(options);
   const std::vector<Part> parts = parts_of(options);
   const std::string embedding = penstock::str(parts.front().name, ".", embedding_of(options));
   std::vector<LayerSpec> layers;
   for (const Part& part : parts) {
     const bool is_tied_head = options.tie_embeddings && part.name == parts.back().name;
     layers.push_back({meta_of(options, part), [=](const Making& making) {
-                        const auto layer = part.make(options, making);
+                        const auto layer = part.make(of_layer(options, part), making);
                         const Cuts cuts = cuts_in(*layer);
                         const torch::NoGradGuard no_grad;
                         for (auto& each : layer->named_parameters()) {
-                          if (options.adapter) each.value().requires_grad_(false);
+                          const std::string name = penstock::str(part.name, ".", each.key());
+                          if (options.adapter) {
+                            each.value().requires_grad_(options.adapter->trains(name));
+                          }
                           if (is_of_adapter(each.key())) continue;
-                          fill(is_tied_head ? embedding : penstock::str(part.name, ".", each.key()),
-                               each.value(), cut_of(cuts, each.key()));
+                          fill(is_tied_head ? embedding : name, each.value(),
+                               cut_of(cuts, each.key()));
                         }
-                        fill_adapters(*layer, part.name, fill_of_adapters);
+                        fill_adapters(*layer, part.name, fill_of_adapters, options);
                         return layer;
                       }});
   }

@@ -76,15 +76,24 @@ Projection::Projection(const DecoderOptions& options, const Making& making,
 // The matrix of features that ranks share is cut as they are, the other one is whole.
 void Projection::add_adapter(const AdapterOptions& adapter, const Making& making,
                              const ProjectionShape& shape) {
+  if (adapter.has_lengths && making.share.of > 1) {
+    throw ConfigError(
+        penstock::str("model.adapter.use_dora: ", making.share.of, " ranks share the rows of ",
+                      shape.name, ", and DoRA needs them whole"),
+        {"set mesh.tensor to 1, or model.adapter.use_dora to false"});
+  }
   const auto add = [&](std::string_view name, at::IntArrayRef sizes, CutFeatures features,
                        std::size_t dimension) {
     const auto module = register_module(std::string(name), std::make_shared<PartOfMatrix>());
     if (shape.cut != features) return module->add(making.whole(), sizes, {});
     return module->add(making, sizes, shape.along(dimension));
   };
-  adapter_in_ = add(kAdapterIn, {adapter.rank, shape.in}, CutFeatures::Inputs, 1);
-  adapter_out_ = add(kAdapterOut, {shape.out, adapter.rank}, CutFeatures::Outputs, 0);
-  scale_ = adapter.scale();
+  const std::string linear = penstock::str(adapter.layer, ".", shape.module, ".", shape.name);
+  const std::int64_t rank = adapter.rank_of(linear);
+  adapter_in_ = add(kAdapterIn, {rank, shape.in}, CutFeatures::Inputs, 1);
+  adapter_out_ = add(kAdapterOut, {shape.out, rank}, CutFeatures::Outputs, 0);
+  scale_ = adapter.scale_of(linear);
+  if (adapter.has_lengths) lengths_ = add(kAdapterLengths, {shape.out}, CutFeatures::Outputs, 0);
   if (adapter.dropout > 0) dropout_ = register_module("lora_dropout", Dropout(adapter.dropout));
 }
 
@@ -107,10 +116,14 @@ at::Tensor Projection::add_bias(const at::Tensor& sum) const {
 }
 
 at::Tensor Projection::product(const at::Tensor& x, const std::optional<at::Tensor>& bias) {
-  const at::Tensor y = at::linear(x, is_in_out_ ? weight_.t() : weight_, bias);
+  const at::Tensor weight = is_in_out_ ? weight_.t() : weight_;
+  const at::Tensor y = at::linear(x, weight, bias);
   if (!adapter_in_.defined()) return y;
   const at::Tensor dropped = dropout_ ? dropout_->forward_part(x, in_here_, in_) : x;
-  return y + at::linear(at::linear(dropped, adapter_in_), adapter_out_) * scale_;
+  const at::Tensor added = at::linear(at::linear(dropped, adapter_in_), adapter_out_) * scale_;
+  if (!lengths_.defined()) return y + added;
+  const at::Tensor factor = lengths_ / lengths_of_rows(weight, adapter_in_, adapter_out_, scale_);
+  return y + (factor - 1) * at::linear(dropped, weight) + factor * added;
 }
 
 std::optional<Linear> Projection::plain() const {
@@ -192,10 +205,12 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
   const std::int64_t q = options.heads * head_dim_, kv = options.kv_heads * head_dim_;
   // Heads of queries stay with those of their keys, unless several ranks have these.
   const std::int64_t unit = kv_copies_ > 1 ? head_dim_ : q / options.kv_heads;
+  const char* const module = is_gpt2(options) ? "attn" : "self_attn";
   const auto queries = [&](const char* name, CutFeatures cut, bool has_bias) {
     const bool are_in = cut == CutFeatures::Inputs;
     return add(options, making,
                {.name = name,
+                .module = module,
                 .in = are_in ? q : hidden,
                 .out = are_in ? hidden : q,
                 .has_bias = has_bias,
@@ -205,6 +220,7 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
   const auto keys_or_values = [&](const char* name) {
     return add(options, making,
                {.name = name,
+                .module = module,
                 .in = hidden,
                 .out = kv,
                 .has_bias = options.qkv_bias,
@@ -216,6 +232,7 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
     const std::int64_t fused = fused_of_gpt2(options, making.share);
     projections_ = {add(options, making,
                         {.name = "c_attn",
+                         .module = module,
                          .in = hidden,
                          .out = q + 2 * kv,
                          .has_bias = options.qkv_bias,
@@ -381,8 +398,12 @@ DecoderFeedForward::DecoderFeedForward(const DecoderOptions& options, const Maki
 ProjectionPointer DecoderFeedForward::add(const DecoderOptions& options, const Making& making,
                                           const char* name, std::int64_t in, std::int64_t out,
                                           CutFeatures cut) {
-  const ProjectionShape shape{
-      .name = name, .in = in, .out = out, .has_bias = options.mlp_bias, .cut = cut};
+  const ProjectionShape shape{.name = name,
+                              .module = "mlp",
+                              .in = in,
+                              .out = out,
+                              .has_bias = options.mlp_bias,
+                              .cut = cut};
   return register_module(name, std::make_shared<Projection>(options, making, shape));
 }
 

@@ -26,6 +26,7 @@ enum class CutFeatures : std::uint8_t { Outputs, Inputs };
 
 struct ProjectionShape {
   const char* name;
+  const char* module;  // The module of the layer that it is in.
   std::int64_t in;
   std::int64_t out;
   bool has_bias;
@@ -70,6 +71,7 @@ class Projection : public CutModule {
   at::Tensor bias_;
   at::Tensor adapter_in_;  // Undefined, as the next, where there is none.
   at::Tensor adapter_out_;
+  at::Tensor lengths_;         // DoRA's; undefined where there are none.
   Dropout dropout_ = nullptr;  // Drops parts of what the adapter gets.
   std::int64_t in_;            // Inputs of all ranks, and those that come in here.
   Interval in_here_;

@@ -5,13 +5,13 @@
 namespace penstock::nn {
 namespace {
 
-thread_local LaterChecks* innermost = nullptr;
+thread_local LaterChecks* innermost_checks = nullptr;
 
 }  // namespace
 
-LaterChecks::LaterChecks() : outer_(std::exchange(innermost, this)) {}
+LaterChecks::LaterChecks() : outer_(std::exchange(innermost_checks, this)) {}
 
-LaterChecks::~LaterChecks() { innermost = outer_; }
+LaterChecks::~LaterChecks() { innermost_checks = outer_; }
 
 void LaterChecks::run() {
   for (const Check& check : std::exchange(checks_, {})) {
@@ -20,8 +20,8 @@ void LaterChecks::run() {
 }
 
 void refuse_if(const at::Tensor& is_wrong, std::function<void()> refuse) {
-  if (!is_wrong.is_cpu() && innermost != nullptr) {
-    innermost->checks_.push_back({is_wrong, std::move(refuse)});
+  if (!is_wrong.is_cpu() && innermost_checks != nullptr) {
+    innermost_checks->checks_.push_back({is_wrong, std::move(refuse)});
   } else if (is_wrong.item<bool>()) {
     refuse();
   }

@@ -1,5 +1,6 @@
 #include "penstock/runtime/run/configured_trainer.h"
 
+#include "penstock/plan/config/learning_rate.h"
 #include "penstock/runtime/offload/system_memory.h"
 
 namespace penstock::run {
@@ -30,6 +31,14 @@ void ConfiguredTrainer::build(const train::Facts& of_data, const train::LossScal
   options.progress = &progress_;
   options.facts = facts_;
   options.loss_scale = loss_scale;
+  schedule_steps_ = config_.run.steps;
+  if (config::ends_with_run(config_.scheduler)) {
+    options.scheduler = {};
+    options.learning_rate = [this](std::int64_t updates) {
+      return config_.optimizer.lr *
+             config::learning_rate_share(config_.scheduler, updates, schedule_steps_);
+    };
+  }
   if (offloads(options.offload)) offload::give_freed_memory_back();
   trainer_.emplace(options, model_.layers, model_.loss, communicator_);
 }

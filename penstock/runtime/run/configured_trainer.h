@@ -36,6 +36,9 @@ class ConfiguredTrainer {
   // REQUIRES: the model is read.
   void build(const train::Facts& of_data, const train::LossScale& loss_scale);
   train::Trainer& trainer() { return *trainer_; }
+  // The step, counted from 1, with which a course of the learning rate ends that ends with the run:
+  // the run's last one, unless it is set.
+  void end_schedule_at(std::int64_t step) { schedule_steps_ = step; }
   // What every rank has read for itself.
   const train::Facts& facts() const { return facts_; }
 
@@ -53,6 +56,7 @@ class ConfiguredTrainer {
   config::Batch batch_;
   Model model_;
   train::Facts facts_;
+  std::int64_t schedule_steps_ = 0;
   std::optional<train::Trainer> trainer_;
 };
 

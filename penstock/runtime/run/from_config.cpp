@@ -1,5 +1,6 @@
 #include "penstock/runtime/run/from_config.h"
 
+#include <cstdio>
 #include <set>
 #include <utility>
 
@@ -54,12 +55,29 @@ std::vector<nn::LayerSpec> own_layers(const config::ModelConfig& model) {
                                               : nn::byte_mlp_layers(options);
 }
 
+template <class Number>
+nn::ByLinear<Number> by_linear(const std::vector<config::NamedNumber>& numbers) {
+  nn::ByLinear<Number> all;
+  for (const config::NamedNumber& each : numbers) {
+    all.emplace_back(each.name, static_cast<Number>(each.number));
+  }
+  return all;
+}
+
 std::optional<nn::AdapterOptions> adapter_of(const config::AdapterConfig& adapter) {
   if (adapter.rank == 0) return std::nullopt;
   return nn::AdapterOptions{.rank = adapter.rank,
                             .alpha = adapter.alpha,
                             .targets = adapter.targets,
-                            .dropout = adapter.dropout};
+                            .dropout = adapter.dropout,
+                            .is_rank_stabilized = adapter.use_rslora,
+                            .has_lengths = adapter.use_dora,
+                            .first = adapter.init_lora_weights == config::FirstAdapters::Gaussian
+                                         ? nn::FirstAdapters::Gaussian
+                                         : nn::FirstAdapters::Uniform,
+                            .ranks = by_linear<std::int64_t>(adapter.rank_pattern),
+                            .alphas = by_linear<double>(adapter.alpha_pattern),
+                            .trained = adapter.modules_to_save};
 }
 
 // What the notes of all token files say.
@@ -92,6 +110,33 @@ hugging_face::FirstWeights make_weights(config::FirstWeights weights) {
                                                  : hugging_face::FirstWeights::Folder;
 }
 
+// "adapters: rank 8 beside q_proj, v_proj; 460800 of 134975808 parameters are trained (0.34 %)".
+std::string summary_of(const hugging_face::ModelFolder& folder, const nn::AdapterOptions& adapter) {
+  nn::DecoderOptions options = folder.options();
+  options.adapter = adapter;
+  std::int64_t trained = 0, all = 0;
+  std::vector<std::string> modules;
+  for (const nn::DecoderParameter& each : nn::decoder_parameters(options)) {
+    const std::int64_t elements = elements_of(each.shape);
+    all += elements;
+    if (!adapter.trains(each.name)) continue;
+    trained += elements;
+    const std::vector<std::string> words = penstock::split(each.name, '.');
+    if (!nn::is_of_adapter(each.name)) modules.push_back(words[words.size() - 2]);
+  }
+  std::vector<std::string> linears;
+  for (const std::string& name : nn::linear_names(folder.options())) {
+    if (adapter.adapts(name)) linears.push_back(name);
+  }
+  char share[32];
+  std::snprintf(share, sizeof share, "%.2f",
+                100.0 * static_cast<double>(trained) / static_cast<double>(all));
+  return str("adapters: rank ", adapter.rank, adapter.ranks.empty() ? "" : " and others",
+             " beside ", join(linears, ", "),
+             modules.empty() ? "" : "; whole: " + join(modules, ", "), "; ", trained, " of ", all,
+             " parameters are trained (", share, " %)\n");
+}
+
 Model model_of_folder(const config::Config& config, hugging_face::FirstWeights weights) {
   const config::ModelConfig& model = config.model;
   const hugging_face::ModelFolder folder(model.path, weights);
@@ -107,6 +152,9 @@ Model model_of_folder(const config::Config& config, hugging_face::FirstWeights w
   std::optional<data::Tokenizer> tokenizer = data::tokenizer_of(model.path);
   train::Facts facts = folder.facts();
   facts.add(agreement::Fact::ModelTokenizer, tokenizer ? tokenizer->hash : "none");
+  if (choices.adapter && choices.adapter->first == nn::FirstAdapters::Gaussian) {
+    choices.fill_of_adapters = nn::fill_adapter_normally;
+  }
   if (choices.adapter && !model.adapter.path.empty()) {
     const auto saved = hugging_face::read_adapters(model.adapter.path, folder, *choices.adapter);
     choices.fill_of_adapters = saved.fill;
@@ -117,13 +165,14 @@ Model model_of_folder(const config::Config& config, hugging_face::FirstWeights w
   }
   return {.layers = folder.layers(choices),
           .loss = nn::token_loss(options.vocabulary),
-          .config = folder.config(),
+          .config = hugging_face::without_paths(folder.config()),
           .vocabulary = options.vocabulary,
           .folder = folder,
           .adapter = choices.adapter,
           .merges_adapter = model.adapter.merge,
           .document_end = choices.document_end,
           .tokenizer = std::move(tokenizer),
+          .summary = choices.adapter ? summary_of(folder, *choices.adapter) : std::string(),
           .facts = std::move(facts)};
 }
 

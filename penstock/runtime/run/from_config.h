@@ -30,6 +30,8 @@ struct Model {
   std::optional<std::int64_t> document_end = {};
   // The folder's, where it has one.
   std::optional<data::Tokenizer> tokenizer = {};
+  // A line for people, of what is trained where that is not all; else nothing.
+  std::string summary = {};
   // Facts by which ranks see whether they have the same weights to begin with.
   train::Facts facts = {};
 };

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "penstock/config/config.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/measure/metrics_lines.h"
 #include "penstock/plan/render/run_marks.h"
@@ -23,6 +24,17 @@ std::string scale_of(const train::StepReport& report) {
              ", \"skipped\": ", report.skipped ? "true" : "false");
 }
 
+std::string validation_line(std::int64_t step, const ValidationLosses& losses, bool is_best) {
+  std::vector<std::string> named;
+  for (const auto& [name, loss] : losses) {
+    if (name == config::kOnlyValidationSet) continue;
+    named.push_back(str(json_quote(name), ": ", json_number(loss)));
+  }
+  return str("{\"step\": ", step, ", \"val_loss\": ", json_number(losses.front().second),
+             named.empty() ? "" : str(", \"val_losses\": {", join(named, ", "), "}"),
+             is_best ? ", \"best\": true}" : "}");
+}
+
 std::string duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));
   char text[32];
@@ -38,54 +50,53 @@ std::string duration(double seconds) {
 
 }  // namespace
 
-Metrics::Metrics(RunFiles& files, Output& progress, std::int64_t steps,
-                 std::int64_t tokens_per_step, std::int64_t steps_per_print,
-                 std::int64_t resumed_step, std::string_view earlier)
-    : files_(files),
-      progress_(progress),
-      steps_(steps),
-      tokens_per_step_(tokens_per_step),
-      steps_per_print_(steps_per_print),
-      resumed_step_(resumed_step),
-      terminal_(progress.is_terminal()) {
+Metrics::Metrics(RunFiles& files, Output& progress, const MetricsOptions& options,
+                 std::string_view earlier)
+    : files_(files), progress_(progress), options_(options), terminal_(progress.is_terminal()) {
   files_.begin_lines(measure::kMetricsFile, keep_earlier(earlier));
 }
 
 std::string Metrics::keep_earlier(std::string_view text) {
-  std::string kept = measure::lines_up_to(text, resumed_step_);
+  std::string kept = measure::lines_up_to(text, options_.resumed_step);
   render::add_losses(curve_, measure::metrics_lines(kept));
   return kept;
 }
 
 void Metrics::step(const train::StepReport& report, double step_seconds,
                    std::optional<std::int64_t> program) {
-  const double rate = static_cast<double>(tokens_per_step_) / step_seconds;
+  const double rate = static_cast<double>(options_.tokens_per_step) / step_seconds;
   files_.append(
       measure::kMetricsFile,
       str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
           ", \"lr\": ", json_number(report.lr), ", \"grad_norm\": ", json_number(report.grad_norm),
           scale_of(report), ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
           ", \"step_time_seconds\": ", json_number(step_seconds),
-          program ? str(", \"program\": ", *program) : "", "}\n"));
+          program ? str(", \"program\": ", *program) : "", epoch_of(report.step), "}\n"));
   if (std::isfinite(report.loss)) {
     curve_.train.push_back({static_cast<double>(report.step), report.loss});
   }
-  const bool is_first = report.step == resumed_step_ + 1;
+  const bool is_first = report.step == options_.resumed_step + 1;
   if (!is_first) {  // The first step also opens connections and warms caches.
     seconds_ += step_seconds;
     ++timed_steps_;
   }
-  const bool due = steps_per_print_ > 0 && report.step % steps_per_print_ == 0;
-  if (terminal_ || due || is_first || report.step == steps_) print_progress(report, rate);
+  const bool due = options_.steps_per_print > 0 && report.step % options_.steps_per_print == 0;
+  if (terminal_ || due || is_first || report.step == options_.steps) print_progress(report, rate);
   if (report.skipped) print_skipped(report);
+}
+
+// How much of the data a run of epochs has seen.
+std::string Metrics::epoch_of(std::int64_t step) const {
+  if (!options_.epochs_per_step) return "";
+  return str(", \"epoch\": ", shortest(static_cast<double>(step) * *options_.epochs_per_step));
 }
 
 void Metrics::print_progress(const train::StepReport& report, double tokens_per_second) {
   const double mean = timed_steps_ > 0 ? seconds_ / static_cast<double>(timed_steps_) : 0.0;
-  const double left = mean * static_cast<double>(steps_ - report.step);
+  const double left = mean * static_cast<double>(options_.steps - report.step);
   char text[256];
   std::snprintf(text, sizeof text, "step %ld/%ld  loss %.4f  %.0f tokens/s  lr %.2e  eta %s%s",
-                static_cast<long>(report.step), static_cast<long>(steps_), report.loss,
+                static_cast<long>(report.step), static_cast<long>(options_.steps), report.loss,
                 tokens_per_second, report.lr, timed_steps_ > 0 ? duration(left).c_str() : "?",
                 terminal_ ? "" : "\n");
   terminal_ ? progress_.rewrite_line(text) : progress_.write(text);
@@ -94,24 +105,28 @@ void Metrics::print_progress(const train::StepReport& report, double tokens_per_
 
 void Metrics::print_skipped(const train::StepReport& report) {
   finish();
-  progress_.write(str("step ", report.step, "/", steps_,
+  progress_.write(str("step ", report.step, "/", options_.steps,
                       "  skipped: the gradients overflowed at gradient scale ",
                       shortest(*report.gradient_scale), "\n"));
 }
 
-void Metrics::validation(std::int64_t step, double loss) {
+void Metrics::validation(std::int64_t step, const ValidationLosses& losses, bool is_best) {
   const auto& earlier = curve_.validation;
   const bool has_line = !earlier.empty() && earlier.back().step == static_cast<double>(step);
   if (!has_line) {
-    files_.append(measure::kMetricsFile,
-                  str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n"));
-    curve_.validation.push_back({static_cast<double>(step), loss});
+    const std::string line = validation_line(step, losses, is_best);
+    files_.append(measure::kMetricsFile, line + "\n");
+    render::add_losses(curve_, measure::metrics_lines(line));
   }
   finish();
-  char text[96];
-  std::snprintf(text, sizeof text, "step %ld/%ld  validation loss %.4f\n", static_cast<long>(step),
-                static_cast<long>(steps_), loss);
-  progress_.write(text);
+  for (const auto& [name, loss] : losses) {
+    const bool is_only = name == config::kOnlyValidationSet;
+    char text[64];
+    std::snprintf(text, sizeof text, " %.4f", loss);
+    progress_.write(
+        str("step ", step, "/", options_.steps, "  validation loss", is_only ? "" : " of " + name,
+            text, is_best && &name == &losses.front().first ? ", the lowest so far\n" : "\n"));
+  }
 }
 
 void Metrics::finish() {

@@ -2,18 +2,23 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/adapter_files.h"
+#include "penstock/files/checkpoint/model_files.h"
 #include "penstock/plan/render/recording_trace.h"
 #include "penstock/run/saved_model.h"
 #include "penstock/runtime/rank/watch.h"
 #include "penstock/runtime/run/adapting.h"
+#include "penstock/runtime/run/best_loss.h"
 #include "penstock/runtime/run/configured_trainer.h"
 #include "penstock/runtime/run/injected_faults.h"
+#include "penstock/runtime/run/model_card.h"
 #include "penstock/runtime/run/run_checkpoints.h"
 #include "penstock/runtime/run/run_data.h"
 #include "penstock/runtime/run/run_record.h"
@@ -62,6 +67,7 @@ class StopReasons {
 struct Ending {
   std::optional<train::StepReport> last;        // Report of the last step; absent: there was none.
   bool is_last_recorded = false;                // The last step is in the timeline.
+  bool is_early = false;                        // No better model was in sight.
   std::optional<CheckpointError> save_failure;  // Failure of the last checkpoint.
   ExitCode code = ExitCode::Ok;
 };
@@ -72,6 +78,7 @@ class Run {
       const RunHooks& hooks)
       : config_(read.config),
         hooks_(hooks),
+        best_(config_.run.patience),
         faults_(hooks.faults, communicator.rank(), hooks.start, progress_),
         trained_(config_, communicator, device, progress_),
         record_(read, hooks.messages, progress_, trained_.is_root()),
@@ -82,7 +89,7 @@ class Run {
     record_.lock_folders();
     read_inputs();
     build();
-    record_.begin(trained_, *checkpoints_, *samples_, data_->summary());
+    record_.begin(trained_, *checkpoints_, *samples_, course());
     try {
       train();
       keep_result();
@@ -110,6 +117,9 @@ class Run {
     const Phase reading(progress_, "reading data", Files::Used);
     const auto advanced = [this] { progress_.advance(); };
     data_ = open_data(config_, trained_.model(), trained_.batch_size(), advanced);
+    if (config_.run.epochs > 0) {
+      config_.run.steps = steps_of_epochs(*data_, config_.run.epochs, trained_.batch_size());
+    }
     check_training(*data_, config_.run.steps);
     check_validation(*data_, config_.run.eval_batches, advanced);
     samples_.emplace(config_, trained_.model(), *data_, hooks_, [this](const std::string& text) {
@@ -139,12 +149,30 @@ class Run {
                             }});
     checkpoints_->resume();
     adapting_->resume();
+    trained_.end_schedule_at(checkpoints_->schedule_steps());
+    if (!watches_best()) return;
+    checkpoints_->keep([this] { return best_.state(); });
+    if (checkpoints_->resumed()) best_.go_on_from(checkpoints_->resumed()->client_state);
+  }
+
+  bool watches_best() const { return !config_.run.best.empty(); }
+
+  RunRecord::Course course() const {
+    RunRecord::Course course{.steps = config_.run.steps, .data = data_->summary()};
+    if (config_.run.epochs > 0) {
+      const std::int64_t samples = *data_->samples_of_epoch();
+      course.epochs_per_step =
+          static_cast<double>(trained_.batch_size()) / static_cast<double>(samples);
+      course.data += str("; ", shortest(config_.run.epochs), " epochs in ", course.steps, " steps");
+    }
+    return course;
   }
 
   void train() {
     const Phase training(progress_, "training");
     const std::int64_t first = trained_.trainer().steps_taken() + 1;
     const std::int64_t last_recorded = first + config_.run.timeline_steps - 1;
+    if (ended_before(first - 1)) return;
     for (std::int64_t step = first; step <= config_.run.steps; ++step) {
       const train::StepReport report = take_step(step, /*recorded=*/step <= last_recorded);
       if (step == config_.run.steps || report.words.stop) {
@@ -153,8 +181,28 @@ class Run {
         return;
       }
       if (step == last_recorded) write_timeline();
+      if (is_validation_due(step)) validate(step);
+      if (best_.is_over()) {
+        ending_.last = report;
+        ending_.is_early = true;
+        return;
+      }
       after_step(report);
     }
+  }
+
+  bool is_validation_due(std::int64_t step) const {
+    const std::int64_t interval = config_.run.eval_interval;
+    return interval > 0 && step > 0 && step % interval == 0;
+  }
+
+  // Whether the run that is gone on from had ended early.  A run's last checkpoint is from before
+  // its last validation, which a longer run has, too.
+  bool ended_before(std::int64_t step) {
+    const bool goes_on = watches_best() && step > 0 && step < config_.run.steps;
+    if (goes_on && is_validation_due(step) && best_.validated_step() < step) validate(step);
+    ending_.is_early = best_.is_over();
+    return ending_.is_early;
   }
 
   train::StepReport take_step(std::int64_t step, bool recorded) {
@@ -177,8 +225,6 @@ class Run {
 
   void after_step(const train::StepReport& report) {
     const std::int64_t step = report.step;
-    const std::int64_t interval = config_.run.eval_interval;
-    if (interval > 0 && step % interval == 0) validate(step);
     if (samples_->is_due(step)) samples_->write(step, trained_.trainer(), progress_);
     adapting_->after(step);
     checkpoints_->after(report,
@@ -198,9 +244,28 @@ class Run {
       }
       if (ending_.last->words.stop) tell_stop();
     }
-    if (config_.run.save.empty()) return;
     progress_.step.store(0, std::memory_order_relaxed);
-    save();
+    if (!watches_best()) {
+      if (!config_.run.save.empty()) save();
+      return;
+    }
+    if (ending_.is_early) tell_early();
+    if (ending_.last && !config_.checkpoint.saves()) save_last();
+  }
+
+  // The model that run.save gets is another one, and its last validation may fail.
+  void save_last() {
+    const std::string folder = config_.run.directory + "/last";
+    SavedModel last(folder, trained_.model(), trained_.trainer(), trained_.communicator(),
+                    progress_);
+    record_.tell(last.write(card()));
+  }
+
+  void tell_early() {
+    const auto& best = best_.best();
+    record_.tell(str("stopped early after step ", trained_.trainer().steps_taken(), ": of ",
+                     best_.waited(), " validations none was below that of step ", best->step, ", ",
+                     shortest(best->loss)));
   }
 
   void tell_stop() {
@@ -220,22 +285,66 @@ class Run {
     progress_.step.store(step, std::memory_order_relaxed);
     if (ending_.is_last_recorded) write_timeline();
     if (ending_.code == ExitCode::Ok) {
-      validate(step);
+      if (best_.validated_step() != step) validate(step);
       if (samples_->any()) samples_->write(step, trained_.trainer(), progress_);
     }
+    if (watches_best()) keep_best();
     progress_.step.store(0, std::memory_order_relaxed);
+  }
+
+  // A run that was stopped before its first validation has no best model but its last.
+  void keep_best() {
+    if (config_.run.save.empty()) return;
+    if (!best_.best()) return save();
+    const std::string of_best = str("of step ", best_.best()->step, ", ",
+                                    words_of(config_.run.best), " ", shortest(best_.best()->loss));
+    if (has_model()) {
+      return record_.tell(str("the best model is that ", of_best, ": ", config_.run.save));
+    }
+    record_.tell(str("the best model, ", of_best, ", was saved to another folder before; ",
+                     config_.run.save, " gets the last one"));
+    save();
+  }
+
+  // Whether an earlier part of the run has saved a model there.
+  bool has_model() {
+    std::string found;
+    for (const std::string_view name : {std::string_view(checkpoint::kModelIndexName),
+                                        std::string_view(checkpoint::kAdapterTensorsName)}) {
+      std::error_code error;
+      if (std::filesystem::exists(str(config_.run.save, "/", name), error)) found = name;
+    }
+    return !trained_.communicator().exchange("the best model", found).front().empty();
+  }
+
+  static std::string words_of(const std::string& set) {
+    return set == config::kOnlyValidationSet ? "validation loss" : "validation loss of " + set;
+  }
+
+  // The set that says which model is the best goes first.
+  ValidationLosses validation_losses() {
+    const Phase validating(progress_, "validating");
+    const std::vector<std::string> sets = data_->validation_sets();
+    ValidationLosses losses;
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      const double loss = validation_loss(*data_, i, config_.run.eval_batches, trained_);
+      losses.insert(sets[i] == config_.run.best ? losses.begin() : losses.end(), {sets[i], loss});
+    }
+    return losses;
   }
 
   void validate(std::int64_t step) {
     if (config_.run.eval_batches == 0) return;
-    const Phase validating(progress_, "validating");
-    const double loss = validation_loss(*data_, config_.run.eval_batches, trained_);
-    record_.validation(step, loss);
-    if (!std::isfinite(loss)) {
-      throw NumericsError(str("step ", step, ": the validation loss is ", shortest(loss)),
+    const ValidationLosses losses = validation_losses();
+    const bool is_best = watches_best() && best_.add({.step = step, .loss = losses.front().second});
+    record_.validation(step, losses, is_best);
+    for (const auto& [name, loss] : losses) {
+      if (std::isfinite(loss)) continue;
+      throw NumericsError(str("step ", step, ": the ", words_of(name), " is ", shortest(loss)),
                           {"the update of this step left weights that are not finite",
                            "lower optimizer.params.lr, or set gradient_clipping"});
     }
+    if (is_best && !config_.run.save.empty()) save();
   }
 
   void write_timeline() {
@@ -258,10 +367,21 @@ class Run {
     record_.finish();
   }
 
-  void save() { record_.tell(saved_model_->write()); }
+  void save() { record_.tell(saved_model_->write(card())); }
 
-  const Config& config_;
+  // Absent on other ranks than the first, and for models of penstock's own.
+  std::optional<std::string> card() {
+    if (!trained_.is_root() || !trained_.model().folder) return std::nullopt;
+    return model_card(config_, trained_.model(),
+                      {.step = trained_.trainer().steps_taken(),
+                       .layout = layout_text(trained_.trainer()),
+                       .data = data_->summary(),
+                       .losses = record_.curve()});
+  }
+
+  Config config_;  // Has steps in place of epochs.
   const RunHooks& hooks_;
+  BestLoss best_;
   execute::Progress progress_;
   InjectedFaults faults_;
   ConfiguredTrainer trained_;

@@ -15,6 +15,8 @@
 namespace penstock::run {
 namespace {
 
+constexpr const char* kScheduleSteps = "steps of the schedule";
+
 checkpoint::Texts facts_with_layout(const train::Facts& facts, const train::Trainer& trainer) {
   checkpoint::Texts all;
   for (const agreement::StatedFact& each : facts) all[each.name] = each.value;
@@ -59,6 +61,7 @@ RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& tra
       facts_(facts_with_layout(facts, trainer)),
       tell_(std::move(tell)),
       note_(std::move(note)),
+      schedule_steps_(config.run.steps),
       trainer_(trainer),
       communicator_(communicator),
       checkpoints_(trainer, communicator, progress, options_for(config, facts_, note_), tell_) {
@@ -77,6 +80,7 @@ void RunCheckpoints::resume() {
     return;
   }
   goes_on_here_ = checkpoint::is_in(resumed_->folder, directory_);
+  settle_schedule(*resumed_);
   tell_resumed(*resumed_);
 }
 
@@ -90,24 +94,40 @@ void RunCheckpoints::tell_resumed(const saving::Resumed& resumed) const {
     if (is_of_one_part(fact) || before == resumed.facts.end() || before->second == now) continue;
     tell_(str(fact, " was ", before->second, ", is ", now));
   }
-  tell_rate_that_jumps(resumed);
 }
 
-// A schedule that ends with the run is another one where the run has another length.
-void RunCheckpoints::tell_rate_that_jumps(const saving::Resumed& resumed) const {
+// A course of the rate that ends with the run is another one where the run has another length.
+void RunCheckpoints::settle_schedule(const saving::Resumed& resumed) {
+  if (!config::ends_with_run(config_.scheduler)) return;
+  const auto find = [](const checkpoint::Texts& texts, const char* name) {
+    const auto found = texts.find(name);
+    return found == texts.end() ? std::nullopt : parse_integer(found->second);
+  };
+  const auto of_run = find(resumed.facts, "config run.steps");
+  const auto before = find(resumed.client_state, kScheduleSteps);
+  const std::int64_t ended = before.value_or(of_run.value_or(config_.run.steps));
+  if (ended == config_.run.steps) return;
+  if (options_.schedule == config::ResumedSchedule::Rescale) {
+    return tell_rate_that_jumps(resumed, ended);
+  }
+  schedule_steps_ = ended;
+  tell_(str("the learning rate keeps its course, which ends with step ", ended, "; run.steps is ",
+            config_.run.steps));
+}
+
+void RunCheckpoints::tell_rate_that_jumps(const saving::Resumed& resumed,
+                                          std::int64_t before) const {
   const config::SchedulerConfig& scheduler = config_.scheduler;
-  const auto length = resumed.facts.find("config run.steps");
-  const auto before = length == resumed.facts.end() ? std::nullopt : parse_integer(length->second);
-  if (!before || resumed.step < 1 || resumed.step >= config_.run.steps) return;
+  if (resumed.step < 1 || resumed.step >= config_.run.steps) return;
   const auto rate = [&](std::int64_t step, std::int64_t steps_of_run) {
     return config_.optimizer.lr * config::learning_rate_share(scheduler, step, steps_of_run);
   };
   const double next = rate(resumed.step, config_.run.steps);
-  if (rate(resumed.step, *before) == next) return;
-  tell_(str("the learning rate goes from ", shortest(rate(resumed.step - 1, *before)), " at step ",
+  if (rate(resumed.step, before) == next) return;
+  tell_(str("the learning rate goes from ", shortest(rate(resumed.step - 1, before)), " at step ",
             resumed.step, " to ", shortest(next), " at step ", resumed.step + 1,
-            ": its schedule ends with the run, run.steps was ", *before, ", is ", config_.run.steps,
-            "; scheduler.params.total_num_steps = ", *before, " keeps it"));
+            ": its schedule ends with the run, run.steps was ", before, ", is ", config_.run.steps,
+            "; --schedule keep ends it where it did"));
 }
 
 void RunCheckpoints::ask() {
@@ -143,7 +163,9 @@ void RunCheckpoints::finish() {
 
 void RunCheckpoints::begin_save() {
   begun_step_ = trainer_.steps_taken();
-  checkpoints_.save();
+  checkpoint::Texts state = state_ ? state_() : checkpoint::Texts();
+  if (config::ends_with_run(config_.scheduler)) state[kScheduleSteps] = str(schedule_steps_);
+  checkpoints_.save(state);
 }
 
 template <class Action>

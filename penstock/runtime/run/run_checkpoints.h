@@ -29,6 +29,11 @@ class RunCheckpoints {
                  const train::Facts& facts, std::function<void(const std::string&)> tell,
                  std::function<void(measure::RunEvent)> note);
 
+  // What else the run goes on with: `state` is asked at each save, on rank 0.
+  void keep(std::function<checkpoint::Texts()> state) { state_ = std::move(state); }
+  // The last step of the learning rate's course, where that ends with the run.
+  std::int64_t schedule_steps() const { return schedule_steps_; }
+
   // All that follow are collective over all ranks.
 
   // Goes on from what the configuration says, if it does.  Throws: as saving::Checkpoints.
@@ -53,7 +58,8 @@ class RunCheckpoints {
  private:
   bool saves() const { return options_.saves(); }
   void tell_resumed(const saving::Resumed& resumed) const;
-  void tell_rate_that_jumps(const saving::Resumed& resumed) const;
+  void settle_schedule(const saving::Resumed& resumed);
+  void tell_rate_that_jumps(const saving::Resumed& resumed, std::int64_t before) const;
   void begin_save();
   template <class Action>
   void noting_failure(const Action& action);
@@ -67,6 +73,8 @@ class RunCheckpoints {
   checkpoint::Texts facts_;
   std::function<void(const std::string&)> tell_;
   std::function<void(measure::RunEvent)> note_;
+  std::function<checkpoint::Texts()> state_;
+  std::int64_t schedule_steps_;
   train::Trainer& trainer_;
   comm::Communicator& communicator_;
   saving::Checkpoints checkpoints_;

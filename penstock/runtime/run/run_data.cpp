@@ -23,11 +23,12 @@ class TextOfRun : public RunData {
   Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const override {
     return text_.training(seed_, step, first, count, sequence_length_);
   }
-  Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
+  Batch validation(std::size_t /*set*/, std::int64_t batch, std::int64_t first,
+                   std::int64_t count) const override {
     return text_.validation(batch, first, count, sequence_length_);
   }
   std::optional<std::int64_t> silent_step(std::int64_t /*steps*/) const override { return {}; }
-  double validation_weight(std::int64_t /*batch*/) const override { return 1; }
+  double validation_weight(std::size_t /*set*/, std::int64_t /*batch*/) const override { return 1; }
   train::LossScale loss_scale() const override { return train::LossScale::samples(); }
   train::Facts facts() const override { return text_.facts(); }
   std::string summary() const override {
@@ -50,28 +51,44 @@ class TextOfRun : public RunData {
 
 class TokensOfRun : public RunData {
  public:
-  TokensOfRun(const data::SampleOptions& options, std::int64_t batch_size,
-              std::optional<std::int64_t> document_end)
+  TokensOfRun(const data::SampleOptions& options, std::vector<std::string> sets,
+              std::int64_t batch_size, std::optional<std::int64_t> document_end)
       : samples_(options),
+        sets_(std::move(sets)),
         batch_size_(batch_size),
         sequence_length_(options.sequence_length),
         document_end_(document_end) {}
 
   Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const override {
-    return batch_of(&data::TokenSamples::training, (step - 1) * batch_size_ + first, count);
+    const auto read = [this](std::int64_t number, auto... to) { samples_.training(number, to...); };
+    return batch_of(read, (step - 1) * batch_size_ + first, count);
   }
-  Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
-    return batch_of(&data::TokenSamples::validation, batch * batch_size_ + first, count);
+  std::vector<std::string> validation_sets() const override { return sets_; }
+  Batch validation(std::size_t set, std::int64_t batch, std::int64_t first,
+                   std::int64_t count) const override {
+    const auto read = [&](std::int64_t number, auto... to) {
+      samples_.validation_of(set, number, to...);
+    };
+    return batch_of(read, batch * batch_size_ + first, count);
+  }
+  // Sources of a mixture have epochs of their own.
+  std::optional<std::int64_t> samples_of_epoch() const override {
+    return samples_.sources() == 1 ? std::optional(samples_.training_samples(0)) : std::nullopt;
   }
   std::optional<std::int64_t> silent_step(std::int64_t steps) const override {
     return samples_.silent_step(steps, batch_size_);
   }
-  double validation_weight(std::int64_t batch) const override {
+  double validation_weight(std::size_t set, std::int64_t batch) const override {
     return loss_scale().weight(static_cast<double>(batch_size_),
-                               validation(batch, 0, batch_size_).target);
+                               validation(set, batch, 0, batch_size_).target);
   }
   train::LossScale loss_scale() const override { return train::LossScale::tokens(); }
-  train::Facts facts() const override { return samples_.facts(); }
+  // The names decide which model is the best.
+  train::Facts facts() const override {
+    train::Facts facts = samples_.facts();
+    facts.add(agreement::Fact::ConfigValue, "data.validation", "names " + join(sets_, ", "));
+    return facts;
+  }
   std::string summary() const override {
     const bool mixes = samples_.is_packed() && !document_end_;
     return str(
@@ -80,20 +97,18 @@ class TokensOfRun : public RunData {
   }
   bool is_text() const override { return false; }
   std::vector<std::int64_t> prompt(std::int64_t length) const override {
-    const at::Tensor sample = validation(0, 0, 1).input[0];
+    const at::Tensor sample = validation(0, 0, 0, 1).input[0];
     const auto* first = sample.const_data_ptr<std::int64_t>();
     return {first, first + std::min(length, sequence_length_)};
   }
 
  private:
-  using Read = void (data::TokenSamples::*)(std::int64_t, std::span<std::int64_t>,
-                                            std::span<std::int64_t>) const;
-
-  Batch batch_of(Read read, std::int64_t first, std::int64_t count) const {
+  template <class Read>
+  Batch batch_of(const Read& read, std::int64_t first, std::int64_t count) const {
     Batch batch{at::empty({count, sequence_length_}, at::kLong),
                 at::empty({count, sequence_length_}, at::kLong)};
     for (std::int64_t i = 0; i < count; ++i) {
-      (samples_.*read)(first + i, row(batch.input, i), row(batch.target, i));
+      read(first + i, row(batch.input, i), row(batch.target, i));
     }
     if (document_end_) keep_within_documents(batch, *document_end_);
     return batch;
@@ -105,6 +120,7 @@ class TokensOfRun : public RunData {
   }
 
   data::TokenSamples samples_;
+  std::vector<std::string> sets_;
   std::int64_t batch_size_;
   std::int64_t sequence_length_;
   std::optional<std::int64_t> document_end_;
@@ -161,10 +177,20 @@ data::SampleOptions sample_options(const config::Config& config, const Model& mo
   if (const auto parts = two_parts(data)) {
     refuse_letters(*parts, model);
     options.validation.push_back(part_of(data, parts->validation));
-  } else if (!data.validation.empty()) {
-    options.validation.push_back({.path = data.validation, .format = make_format(data.format)});
+  }
+  for (const config::ValidationSet& set : data.validation) {
+    options.validation.push_back({.path = set.path, .format = make_format(data.format)});
   }
   return options;
+}
+
+std::vector<std::string> set_names(const config::DataConfig& data) {
+  std::vector<std::string> names;
+  for (const config::ValidationSet& set : data.validation) {
+    names.push_back(set.name.empty() ? config::kOnlyValidationSet : set.name);
+  }
+  if (names.empty()) names.emplace_back(config::kOnlyValidationSet);
+  return names;
 }
 
 // A folder as nanoGPT's, whose texts are beside the tokens that were made of them.
@@ -190,7 +216,7 @@ std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vo
         {"give a text file or a directory with --data"});
   }
   if (!config.data.validation.empty()) {
-    throw ConfigError(str("data.validation = ", quoted_path(config.data.validation),
+    throw ConfigError(str("data.validation = ", quoted_path(config.data.validation.front().path),
                           ": is for token files, and data path ", quoted_path(path), " is text"));
   }
   if (!config.data.attend_across_documents) {
@@ -238,8 +264,8 @@ std::vector<data::SourceOptions> token_sources(const config::DataConfig& data) {
 std::unique_ptr<RunData> open_data(const config::Config& config, const Model& model,
                                    std::int64_t batch_size, const std::function<void()>& advanced) {
   if (!names_tokens(config.data)) return open_text(config, model.vocabulary, batch_size, advanced);
-  return std::make_unique<TokensOfRun>(sample_options(config, model), batch_size,
-                                       model.document_end);
+  return std::make_unique<TokensOfRun>(sample_options(config, model), set_names(config.data),
+                                       batch_size, model.document_end);
 }
 
 }  // namespace penstock::run

@@ -28,13 +28,18 @@ class RunData {
   // Samples [first, first + count) of a training step, from 1.
   // Throws: ConfigError, for tokens that cannot be read or are not in the vocabulary.
   virtual Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const = 0;
-  // Samples of validation batch `batch`; the same in every run.
-  virtual Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const = 0;
+  // The names of the sets to validate with; of a set without one, kOnlyValidationSet.
+  virtual std::vector<std::string> validation_sets() const { return {config::kOnlyValidationSet}; }
+  // Samples of validation batch `batch` of a set; the same in every run.
+  virtual Batch validation(std::size_t set, std::int64_t batch, std::int64_t first,
+                           std::int64_t count) const = 0;
   // The first of so many steps in which no target counts by a mask; 0: none of any sample does.
   virtual std::optional<std::int64_t> silent_step(std::int64_t steps) const = 0;
   // What the loss of a whole validation batch weighs among the others': the tokens that count, or 1
   // where all do.
-  virtual double validation_weight(std::int64_t batch) const = 0;
+  virtual double validation_weight(std::size_t set, std::int64_t batch) const = 0;
+  // Samples of a pass over all that is to train on; absent where there is no such number.
+  virtual std::optional<std::int64_t> samples_of_epoch() const { return {}; }
 
   // What the mean of a step's loss is over.
   virtual train::LossScale loss_scale() const = 0;

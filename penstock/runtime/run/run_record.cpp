@@ -25,11 +25,6 @@ using execute::Files;
 using execute::Phase;
 using measure::RunEventKind;
 
-std::string layout_text(const train::Trainer& trainer) {
-  return str(mesh::to_string(trainer.layout().mesh.shape()), ", ",
-             schedule::title(trainer.layout().schedule.schedule()));
-}
-
 std::string device_text(config::Device wanted, ConfiguredTrainer& trained) {
   const std::string messages = trained.communicator().transports();
   const stage::Stage& stage = trained.trainer().rank_model().stages().front();
@@ -38,6 +33,11 @@ std::string device_text(config::Device wanted, ConfiguredTrainer& trained) {
 }
 
 }  // namespace
+
+std::string layout_text(const train::Trainer& trainer) {
+  return str(mesh::to_string(trainer.layout().mesh.shape()), ", ",
+             schedule::title(trainer.layout().schedule.schedule()));
+}
 
 RunRecord::RunRecord(const config::ReadConfig& read, Output& messages, execute::Progress& progress,
                      bool is_root)
@@ -78,7 +78,7 @@ void RunRecord::write_plan(const train::Trainer& trainer) const {
 }
 
 void RunRecord::begin(ConfiguredTrainer& trained, const RunCheckpoints& checkpoints,
-                      TextSamples& samples, const std::string& data) {
+                      TextSamples& samples, const Course& course) {
   if (!is_root_) return;
   const Phase writing(progress_, "writing the plan of the run", Files::Used);
   const config::Config& config = read_.config;
@@ -92,18 +92,24 @@ void RunRecord::begin(ConfiguredTrainer& trained, const RunCheckpoints& checkpoi
   const bool goes_on_here = checkpoints.goes_on_here();
   const std::string earlier =
       goes_on_here || events_->goes_on() ? earlier_lines(measure::kMetricsFile) : std::string();
-  metrics_.emplace(*files_, messages_, config.run.steps,
-                   trained.batch_size() * config.model.sequence_length, config.steps_per_print,
-                   taken, goes_on_here ? std::string_view(earlier) : std::string_view());
+  metrics_.emplace(
+      *files_, messages_,
+      MetricsOptions{.steps = course.steps,
+                     .tokens_per_step = trained.batch_size() * config.model.sequence_length,
+                     .steps_per_print = config.steps_per_print,
+                     .resumed_step = taken,
+                     .epochs_per_step = course.epochs_per_step},
+      goes_on_here ? std::string_view(earlier) : std::string_view());
   samples.begin_files(
       *files_, goes_on_here ? measure::lines_up_to(earlier_lines(measure::kSamplesFile), taken)
                             : std::string());
   const std::string device = device_text(config.launch.device, trained);
   note_start(trainer, device, checkpoints, measure::steps_behind(taken, earlier));
-  messages_.write(str(
-      "penstock: ", layout_text(trainer), ", ", trained.batch_size(), " samples a step\n",
-      partition::to_string(trainer.layout().partition, nn::meta_of(trainer.layers())), "device: ",
-      device, "\n", "data: ", data, "\n", "run directory: ", config.run.directory, "\n"));
+  messages_.write(
+      str("penstock: ", layout_text(trainer), ", ", trained.batch_size(), " samples a step\n",
+          partition::to_string(trainer.layout().partition, nn::meta_of(trainer.layers())),
+          "device: ", device, "\n", "data: ", course.data, "\n", trained.model().summary,
+          "run directory: ", config.run.directory, "\n"));
 }
 
 void RunRecord::note_start(const train::Trainer& trainer, const std::string& device,
@@ -146,10 +152,10 @@ void RunRecord::step(const train::StepReport& report, double seconds,
   metrics_->step(report, seconds, program);
 }
 
-void RunRecord::validation(std::int64_t step, double loss) {
+void RunRecord::validation(std::int64_t step, const ValidationLosses& losses, bool is_best) {
   if (!metrics_) return;
   const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
-  metrics_->validation(step, loss);
+  metrics_->validation(step, losses, is_best);
 }
 
 void RunRecord::replace(const std::string& name, std::string content) {

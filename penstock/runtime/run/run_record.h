@@ -23,6 +23,9 @@
 
 namespace penstock::run {
 
+// "pipe(2) x data(2), 1f1b(ranks=2, stages=2, microbatches=4)".
+std::string layout_text(const train::Trainer& trainer);
+
 class RunRecord {
  public:
   // All that is a reference outlives it.
@@ -31,10 +34,15 @@ class RunRecord {
 
   // Locks the run's folders, unless the launcher has them locked, which lets its ranks in.
   void lock_folders();
+  struct Course {
+    std::int64_t steps = 0;
+    std::optional<double> epochs_per_step;  // Absent where the run's length is steps.
+    std::string data;                       // A line for people.
+  };
   // Writes the plan, and begins the files: behind the lines of earlier starts, where the run goes
-  // on here.  `data`: a line for people.
+  // on here.
   void begin(ConfiguredTrainer& trained, const RunCheckpoints& checkpoints, TextSamples& samples,
-             const std::string& data);
+             const Course& course);
 
   // Adds an event.
   void note(measure::RunEvent event);
@@ -45,7 +53,9 @@ class RunRecord {
 
   // program: the number of the one that the step ran by; absent where a run has one only.
   void step(const train::StepReport& report, double seconds, std::optional<std::int64_t> program);
-  void validation(std::int64_t step, double loss);
+  void validation(std::int64_t step, const ValidationLosses& losses, bool is_best);
+  // The losses until now; of rank 0, from begin() on.
+  const render::LossCurve& curve() const { return metrics_->curve(); }
   // Writes another file of the run directory.
   void replace(const std::string& name, std::string content);
 

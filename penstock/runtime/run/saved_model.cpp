@@ -50,7 +50,8 @@ std::int64_t SavedModel::bytes_to_save() const {
   std::int64_t bytes = 0;
   for (const train::WrittenTensor& each : train::tensors_to_write(trainer_.rank_model())) {
     const bool is_adapter = model_.adapter && nn::is_of_adapter(each.name);
-    if (model_.adapter && is_adapter != saves_adapters(model_)) continue;
+    const bool is_trained = model_.adapter && model_.adapter->trains(each.name);
+    if (saves_adapters(model_) ? !is_trained : is_adapter) continue;
     const bool has_folders_type = model_.folder && !is_adapter;
     const auto of_folder = [&] {
       return static_cast<std::int64_t>(
@@ -65,7 +66,8 @@ std::int32_t SavedModel::places() const {
   return static_cast<std::int32_t>(trainer_.rank_model().groups().places.size());
 }
 
-std::string SavedModel::write() {
+std::string SavedModel::write(const std::optional<std::string>& card) {
+  card_ = card;
   const execute::Phase saving(progress_, "saving", execute::Files::Used);
   begin();
   ++saves_;
@@ -122,7 +124,7 @@ void SavedModel::put_in_place(weights::NewModel& model) {
     index.names.emplace_back(lines.begin(), lines.end() - 1);
   }
   // First, so that a model is never there without its tokenizer.
-  if (model_.folder) hugging_face::copy_other_files(model_.folder->path(), folder_);
+  if (model_.folder) hugging_face::copy_other_files(model_.folder->path(), folder_, card_);
   model.put_in_place(index, [this] { progress_.advance(); });
 }
 
@@ -139,8 +141,9 @@ void SavedModel::write_adapters() {
   const parameters::RankParameters::WholeTrained adapters(here.replicated());
   if (here.groups().is_first_of_place()) {
     communicator_.get(key("folder"));
+    const auto is_saved = [&](const std::string& name) { return model_.adapter->trains(name); };
     weights::write_safetensors(adapter_part(here.groups().place),
-                               hugging_face::adapters_of(state(nn::is_of_adapter)), {},
+                               hugging_face::adapters_of(state(is_saved), *model_.adapter), {},
                                [this] { progress_.advance(); });
     communicator_.put(key(str(here.groups().place)), "");
   }
@@ -158,6 +161,8 @@ void SavedModel::join_adapters() {
     wait_for(place);
     for (auto& each : weights::read_safetensors(adapter_part(place))) all.push_back(each);
   }
+  // First, so that adapters are never there without their tokenizer.
+  hugging_face::copy_other_files(model_.folder->path(), folder_, card_);
   hugging_face::write_adapters(folder_, all, *model_.folder, *model_.adapter);
   for (std::int32_t place = 0; place < places(); ++place) {
     std::error_code ignored;
