@@ -5,6 +5,8 @@ and what is read into them.  A row's layout is priced with the device's table.  
 to a row or a source.  Needs the standard library, and a build without torch.
 
     python3 tests/published/replay.py [TABLE...] [--rows] [--write-reached]
+
+--write-reached writes reached.json, and the table of docs/plan.md.
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ HERE = Path(__file__).parent
 BUILD = Path(os.environ.get("PENSTOCK_BUILD", HERE.parents[1] / "build")).resolve()
 PENSTOCK = BUILD / "bin" / "penstock"
 REACHED = HERE / "reached.json"
+PAGE = HERE.parents[1] / "docs" / "plan.md"
+HEAD = (
+    "| table | rows | median error | within 20 % | tau | memory, median | worst | edges |",
+    "|---|---|---|---|---|---|---|---|",
+)
 UNITS = {"GB": 1e9, "GiB": 2**30, "bytes": 1}
 # Rates of links of the device table, which a row may override: bytes a second.
 NETWORKS = {"a100-40": 25, "a100-80": 25, "h100-sxm": 50, "h100-96": 50}
@@ -247,21 +254,33 @@ def in_words(each: Planned) -> str:
     )
 
 
+def line_of(table: str, plans: list[Planned]) -> str:
+    s = summary(plans)
+    order = "" if s.order is None else f"{s.order:.2f}"
+    cells = (table, s.rows, percent(s.median), percent(s.within), order, percent(s.memory),
+             percent(s.memory_worst), percent(s.edges))  # fmt: skip
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def write_page(found: dict[str, list[Planned]]) -> None:
+    """Puts the table into its page."""
+    head, begin, rest = PAGE.read_text().partition("<!-- generated: begin -->\n")
+    _, end, tail = rest.partition("<!-- generated: end -->")
+    lines = "\n".join([*HEAD, *itertools.starmap(line_of, found.items())])
+    PAGE.write_text(f"{head}{begin}\n{lines}\n\n{end}{tail}")
+
+
 def main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     found = replay(set(words or sources()))
-    print("| table | rows | median error | within 20 % | tau | memory, median | worst | edges |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("\n".join(HEAD))
     for table, plans in found.items():
-        s = summary(plans)
-        order = "" if s.order is None else f"{s.order:.2f}"
-        cells = (table, s.rows, percent(s.median), percent(s.within), order, percent(s.memory),
-                 percent(s.memory_worst), percent(s.edges))  # fmt: skip
-        print("| " + " | ".join(map(str, cells)) + " |")
+        print(line_of(table, plans))
         if "--rows" in sys.argv:
             for each in plans:
                 print(f"  {in_words(each)}")
     if "--write-reached" in sys.argv:
+        write_page(found)
         reached = {
             table: {
                 name: round(value, 4)
