@@ -142,6 +142,11 @@ class PythonTrainer {
 }  // namespace
 
 void init_trainer(py::module_& m) {
+  m.def(
+      "check_run_configuration",
+      [](const std::string& text, const std::string& name) { config::parse_config(text, name); },
+      py::arg("text"), py::arg("name"),
+      "Raises what a Trainer of the configuration raises before it speaks to other ranks.");
   py::class_<StepReport>(m, "StepReport", "What a step of a Trainer came to.")
       .def_readonly("step", &StepReport::step, "Counts from 1.")
       .def_readonly("loss", &StepReport::loss, "The mean over the whole step, all replicas.")

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'ModelPlaces', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'StepReport', 'Trainer', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'ModelPlaces', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'StepReport', 'Trainer', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'check_run_configuration', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -566,6 +566,10 @@ def begin_call(name: str, of_all: bool = True) -> None:
 def begin_presence() -> bool:
     """
     From now on this process's launcher sees where it stands.  Returns: whether one listens.
+    """
+def check_run_configuration(text: str, name: str) -> None:
+    """
+    Raises what a Trainer of the configuration raises before it speaks to other ranks.
     """
 def end_call() -> None:
     """

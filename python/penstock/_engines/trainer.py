@@ -65,8 +65,10 @@ class Trainer:
         with telling_who_connects(ranks):
             name = "config" if isinstance(config, Mapping) else str(config)
             text = as_json(config, name) if isinstance(config, Mapping) else _text_of(name)
+            runtime = _torch.load()
+            runtime.check_run_configuration(text, name)
         self._communicator = connect(ranks)
-        self._trainer = _torch.load().Trainer(text, name, self._communicator, torch.device("cpu"))
+        self._trainer = runtime.Trainer(text, name, self._communicator, torch.device("cpu"))
 
     @property
     def mesh(self) -> dict[str, int]:
