@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/cli/plan/plan_parts.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/text.h"
@@ -26,21 +27,6 @@ using choose::Plans;
 using choose::StepTime;
 using render::percent;
 using render::significant;
-
-struct Part {
-  const char* name;
-  double StepTime::* time;
-  const char* meaning;
-};
-constexpr std::array<Part, 8> kParts = {
-    {{"compute", &StepTime::compute, "the busiest rank computes"},
-     {"exchanges", &StepTime::exchanges, "it waits for the ranks that share its layers"},
-     {"bubble", &StepTime::bubble, "it waits for computations of other ranks"},
-     {"messages", &StepTime::messages, "activations and gradients are on their way between stages"},
-     {"gathers", &StepTime::gathers, "parameters come from the other replicas"},
-     {"sums", &StepTime::sums, "gradients are summed over replicas, and no backward hides it"},
-     {"update", &StepTime::update, "the optimizer reads and writes its states"},
-     {"cores", &StepTime::cores, "other ranks of the node compute on its cores"}}};
 
 // Differences of sums have rounding errors, far below a nanosecond.
 std::string milliseconds(double seconds) {
@@ -207,52 +193,6 @@ std::string json_of(const choose::TooLarge& each) {
              ", \"peak\": ", each.bytes, "}");
 }
 
-struct KernelPart {
-  const char* name;
-  double devices::KernelSeconds::* time;
-};
-constexpr std::array<KernelPart, 4> kKernelParts = {
-    {{"products", &devices::KernelSeconds::products},
-     {"attention", &devices::KernelSeconds::attention},
-     {"other kernels", &devices::KernelSeconds::others},
-     {"launches", &devices::KernelSeconds::host}}};
-
-struct BytesPart {
-  const char* name;
-  std::int64_t memory::Bytes::* bytes;
-};
-constexpr std::array<BytesPart, 8> kBytesParts = {{{"parameters", &memory::Bytes::parameters},
-                                                   {"gradients", &memory::Bytes::gradients},
-                                                   {"optimizer", &memory::Bytes::optimizer},
-                                                   {"activations", &memory::Bytes::activations},
-                                                   {"buckets", &memory::Bytes::buckets},
-                                                   {"messages", &memory::Bytes::messages},
-                                                   {"batch", &memory::Bytes::batch},
-                                                   {"checkpoint", &memory::Bytes::copies}}};
-
-// A rank's time in its parts, as columns; kernels by kind stand for its compute where known.
-std::vector<std::pair<std::string, double>> times_of(const choose::RankTime& rank) {
-  std::vector<std::pair<std::string, double>> parts;
-  const bool has_kernels = rank.kernels.all() > 0.0;
-  for (const KernelPart& part : kKernelParts) {
-    if (has_kernels) parts.emplace_back(part.name, rank.kernels.*part.time);
-  }
-  for (const Part& part : kParts) {
-    if (part.time == &StepTime::compute && has_kernels) continue;
-    if (part.time == &StepTime::cores && rank.time.cores == 0.0) continue;
-    parts.emplace_back(part.name, rank.time.*part.time);
-  }
-  parts.emplace_back("step", rank.time.step());
-  return parts;
-}
-
-std::vector<std::pair<std::string, std::int64_t>> bytes_of(const memory::Bytes& peak) {
-  std::vector<std::pair<std::string, std::int64_t>> parts;
-  for (const BytesPart& part : kBytesParts) parts.emplace_back(part.name, peak.*part.bytes);
-  parts.emplace_back("peak", peak.total());
-  return parts;
-}
-
 // Milliseconds, to a microsecond.
 std::string in_ms(double seconds) { return render::rounded(seconds * 1000.0, 3); }
 
@@ -307,12 +247,6 @@ std::string priced_text(const PlanQuestion& question, const choose::Priced& pric
     bytes.back().push_back(candidate.peak_at[rank]);
   }
   return str(text, "\n", text_table(times), "\n", text_table(bytes));
-}
-
-std::vector<std::pair<std::string, double>> times_of_busiest(const choose::Priced& priced) {
-  const StepTime& time = choose::of_busiest(priced.times);
-  const auto is_it = [&](const choose::RankTime& each) { return &each.time == &time; };
-  return times_of(*std::ranges::find_if(priced.times, is_it));
 }
 
 // A row for each part of the busiest rank's time, and of the fullest rank's bytes.

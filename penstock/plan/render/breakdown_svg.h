@@ -1,4 +1,4 @@
-// Where the time, or the memory, of layouts goes, as an SVG picture: a bar for each, in parts.
+// The parts of the time, or the memory, of layouts as an SVG picture: a bar for each.
 //
 // `penstock plan` shows it on its page.  Knows no layouts and no units: all are told.
 #pragma once
