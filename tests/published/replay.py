@@ -1,8 +1,9 @@
 """Published runs, planned: what `penstock plan --only` says of each layout that somebody measured.
 
 Rows are in rows.jsonl, one a line, as their sources print them; sources.json says which those are,
-and what is read into them.  A row's layout is priced with the device's table.  Nothing is fitted
-to a row or a source.  Needs the standard library, and a build without torch.
+and what is read into them.  A row's layout is priced with the device's table.  No row
+has a number of its own; device_model.cpp says which share of a device was chosen over its tables.
+Needs the standard library, and a build without torch.
 
     python3 tests/published/replay.py [TABLE...] [--rows] [--write-reached]
 
