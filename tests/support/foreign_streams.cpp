@@ -20,6 +20,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/comm/nccl/library.h"
 
 namespace penstock::testing_support {
 namespace foreign {
@@ -467,6 +468,8 @@ void abort(const WirePtr& wire) {
 }
 
 }  // namespace foreign
+
+bool has_foreign_nccl() { return comm::nccl::version() == "2.99.0"; }
 
 LateStreams::LateStreams(const Lateness& lateness) {
   PENSTOCK_CHECK(foreign::late == nullptr, "streams are late already");

@@ -67,6 +67,9 @@ class LateStreams {
   std::string hang() const;
 };
 
+// Whether comm/nccl/ finds the stand-in's NCCL: not in a torch for CUDA, which brings its own.
+bool has_foreign_nccl();
+
 // What the stand-in itself is made of.
 namespace foreign {
 

@@ -78,6 +78,7 @@ Ranks on_devices(comm::Transport transport,
 class LateKinds : public testing::TestWithParam<const char*> {};
 
 TEST_P(LateKinds, HaveTheBitsOfOneThatDoesAllAtOnce) {
+  if (!testing_support::has_foreign_nccl()) GTEST_SKIP() << "torch has an NCCL of its own";
   const Kind kind = kind_named(GetParam());
   const int orders = testing_support::runs_whole_sweeps() ? 200 : std::ssize(kLateLayouts);
   std::map<std::size_t, std::pair<std::vector<Batch2>, DeviceTrained>> at_once;
@@ -138,6 +139,7 @@ bool follows_from_others(std::size_t layout, LeftOut::What what) {
 
 // In each layout, waits of each kind are left out from the first quarter on: 31 faults.
 TEST(LateDevices, FaultsThatArePlantedAreFound) {
+  if (!testing_support::has_foreign_nccl()) GTEST_SKIP() << "torch has an NCCL of its own";
   using What = LeftOut::What;
   const Kind kind = kind_named("Mlp");
   std::uint32_t number = 0, planted = 0;

