@@ -1,6 +1,6 @@
 #include "penstock/cli/profile_command.h"
 
-#include "penstock/core/text.h"
+#include "penstock/core/error.h"
 
 namespace penstock::cli {
 
@@ -18,6 +18,13 @@ void declare_profile(CLI::App& app, ProfileCommand& command) {
   app.add_flag("--by-layer", command.by_layer,
                "costs of single layers, for penstock plan, which makes the stages itself");
   app.add_option("-o,--output", command.output, "write the costs to FILE.json")->type_name("FILE");
+  app.add_option("--device", command.device,
+                 "measure this machine instead, as ranks of it that compute at one time (--nproc,\n"
+                 "default 2): write what emulate and plan take with --device to FILE.json")
+      ->type_name("FILE")
+      ->excludes(app.get_option("--output"))
+      ->excludes(app.get_option("config"));
+  app.get_option("config")->required(false);
   app.footer(
       "One process runs a microbatch through a layer of each kind, again and again, in turn.\n"
       "The costs are milliseconds, by stage of CONFIG's own layout, for simulate, search,\n"
@@ -26,7 +33,23 @@ void declare_profile(CLI::App& app, ProfileCommand& command) {
       "  penstock profile gpt.json -o costs.json\n"
       "  penstock simulate zb_h1 --ranks 2 --microbatches 8 --costs costs.json\n"
       "  penstock profile gpt.json --by-layer -o layers.json\n"
-      "  penstock plan gpt.json --world 8 --memory 16GB --costs layers.json");
+      "  penstock plan gpt.json --world 8 --memory 16GB --costs layers.json\n"
+      "  penstock profile --device here.json");
+}
+
+void check(const ProfileCommand& command) {
+  if (!command.device.empty()) {
+    if (command.run.nproc == 1) {
+      throw ConfigError(
+          "profile: --nproc 1: links are between two ranks, so --device takes 2 or more");
+    }
+    if (!command.run.overrides.empty()) {
+      throw ConfigError("profile: --set is for a CONFIG, and --device has none");
+    }
+  } else if (command.run.config.empty()) {
+    throw ConfigError("profile: what is to be measured? CONFIG: the times of its layers",
+                      {"--device FILE: this machine, for emulate and plan"});
+  }
 }
 
 }  // namespace penstock::cli

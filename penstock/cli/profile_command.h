@@ -18,9 +18,14 @@ struct ProfileCommand {
   std::int32_t threads = 0;  // 0: as many as the launcher gives one of the ranks on this machine.
   bool by_layer = false;     // Each layer is a stage, in place of those of the configuration.
   std::string output;        // Path of the costs; empty: none are written.
+  std::string device;        // Path of a device's figures, in place of layers' times; or empty.
 };
 
 // Declares the options on `app`; they are in `command` once the app has parsed.
 void declare_profile(CLI::App& app, ProfileCommand& command);
+
+// Throws: ConfigError where there is neither a configuration nor a device's file, or what does not
+// go with it.
+void check(const ProfileCommand& command);
 
 }  // namespace penstock::cli

@@ -99,7 +99,32 @@ class Profile(PlannerTest):
         self.assertIn(", 1 thread: ", self.profiled("--threads", "1")[0])
         self.assertIn(", 2 threads: ", self.profiled("--threads", "2")[0])
 
+    def test_this_machine_is_measured_into_what_emulate_and_plan_take(self) -> None:
+        done = self.penstock("profile", "--device", "here.json", "--seconds", "0.01")
+        self.assertIn("penstock: profile: links", done.err)
+        here = json.loads((self.folder / "here.json").read_text())
+        self.assertEqual(here["is_processor"], True)
+        self.assertEqual(here["devices_per_host"], 2)
+        self.assertGreater(here["float_peak"], 1e8)
+        self.assertLess(here["kernel_s"], 1e-3)
+        told = json.loads(
+            self.penstock("emulate", "gpt.json", "--device", "here.json", "--json").out
+        )
+        self.assertGreater(told["step_s"], 0)
+        slower = {**here, "float_peak": here["float_peak"] / 100}
+        self.write("slower.json", json.dumps(slower))
+        ask = ("plan", "gpt.json", "--world", 2, "--tensor", 1, "--microbatch-sizes", 2)
+        fast, slow = (
+            json.loads(self.penstock(*ask, "--device", name, "--format", "json").out)
+            for name in ("here.json", "slower.json")
+        )
+        self.assertLess(fast["candidates"][0]["step"], slow["candidates"][0]["step"])
+
     def test_bad_input_is_refused(self) -> None:
+        self.refuse("what is to be measured?", "profile")
+        self.refuse("links are between two ranks", "profile", "--device", "a.json", "--nproc", 1)
+        self.refuse("--set is for a CONFIG", "profile", "--device", "a.json", "--set", "seed=1")
+        self.refuse("config excludes --device", "profile", "gpt.json", "--device", "a.json")
         self.refuse("none.json", "profile", "none.json")
         self.refuse("--seconds", "profile", "gpt.json", "--seconds", "soon")
         self.refuse("no/such", "profile", "gpt.json", "--seconds", "0", "-o", "no/such/costs.json")

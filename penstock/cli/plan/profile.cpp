@@ -10,7 +10,10 @@ namespace penstock::cli {
 Command declare_profile_command(CLI::App& app, const Words& own) {
   const auto command = std::make_shared<ProfileCommand>();
   declare_profile(app, *command);
-  return [command, &own]() -> int { become(own); };
+  return [command, &own]() -> int {
+    check(*command);
+    become(own);
+  };
 }
 
 }  // namespace penstock::cli

@@ -1,5 +1,6 @@
 #include "penstock/cli/runtime/profile.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 
@@ -21,7 +22,9 @@
 #include "penstock/plan/config/whole_layers.h"
 #include "penstock/plan/lower/programs.h"
 #include "penstock/plan/partition/segment_ranges.h"
+#include "penstock/plan/render/number.h"
 #include "penstock/plan/simulate/costs_json.h"
+#include "penstock/runtime/probe/device_probe.h"
 #include "penstock/runtime/run/from_config.h"
 #include "penstock/runtime/run/run_memory.h"
 
@@ -33,6 +36,8 @@ using probe::PassTimes;
 using probe::Spread;
 
 constexpr double kMilliseconds = 1e3;
+// Share of a kind of layer's time that each measurement of a device has: there are about forty.
+constexpr double kOfDevice = 0.3;
 
 // Milliseconds of a microbatch.
 struct Cost {
@@ -203,9 +208,49 @@ int measure(const ProfileCommand& command, const config::Config& config) {
   return static_cast<int>(ExitCode::Ok);
 }
 
+// A row for each figure that is not of memory's size.
+std::string device_text(const devices::DeviceModel& device) {
+  const auto in = [](double value, double unit, const char* name) {
+    return str(render::significant(value / unit), " ", name);
+  };
+  const auto of = [](double share) { return str(static_cast<int>(100 * share + 0.5), " % of it"); };
+  constexpr double kGiga = 1e9, kMicro = 1e-6;
+  return text_table({
+      {"", "measured", ""},
+      {"products, float", in(device.float_peak, kGiga, "GFLOP/s"), of(device.product_share)},
+      {"products, bf16", in(device.short_peak, kGiga, "GFLOP/s"), of(device.product_share)},
+      {"attention, forward", "", of(device.attention_share)},
+      {"attention, backward", "", of(device.attention_backward_share)},
+      {"memory", in(device.memory_bytes_per_s, kGiga, "GB/s"), of(device.memory_share)},
+      {"copies from the host", in(device.copy_bytes_per_s, kGiga, "GB/s"), ""},
+      {"kernel", in(device.kernel_s, kMicro, "us"), ""},
+      {"launch", in(device.launch_s, kMicro, "us"), ""},
+      {"links", in(device.link_bytes_per_s, kGiga, "GB/s"), of(device.link_share)},
+      {"latency", in(device.link_s, kMicro, "us"), ""},
+  });
+}
+
+int measure_this(const ProfileCommand& command) {
+  probe::DeviceProbing probing{
+      .device = at::hasCUDA() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU),
+      .ranks = command.run.nproc > 0 ? static_cast<std::int32_t>(command.run.nproc) : 2,
+      .seconds = kOfDevice * command.seconds,
+      .begins = [](const std::string& what) { write_message(str("penstock: profile: ", what)); }};
+  const devices::DeviceModel device = probe::measure_device(probing);
+  try {
+    write_atomically(command.device, {devices::to_json(device)});
+  } catch (const Error& error) {
+    throw ConfigError(error.message());
+  }
+  write_result(device_text(device));
+  return static_cast<int>(ExitCode::Ok);
+}
+
 }  // namespace
 
 int run_profile(const ProfileCommand& command) {
+  check(command);
+  if (!command.device.empty()) return measure_this(command);
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
   config::require_whole_layers(

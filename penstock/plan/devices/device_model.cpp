@@ -78,7 +78,7 @@ const DeviceModel& named(const std::string& what, const std::string& name) {
       {str("devices: ", join(names, ", ")), "a file with figures of another one ends in .json"});
 }
 
-constexpr std::string_view kLike = "like";
+constexpr std::string_view kLike = "like", kIsProcessor = "is_processor";
 
 // Throws: ConfigError, for what is no number in (0, most].
 double number_of(const json::Value& value, std::string_view key, double most) {
@@ -105,8 +105,15 @@ void set(DeviceModel& device, const json::Member& member) {
                             ": expected a whole number, found ", json::found(member.value)));
     }
     device.devices_per_host = static_cast<int>(count);
+  } else if (member.key == kIsProcessor) {
+    const bool* const flag = std::get_if<bool>(&member.value.data);
+    if (flag == nullptr) {
+      throw ConfigError(str(json::to_string(json::origin_of(member.value)), ": ", member.key,
+                            ": expected true or false, found ", json::found(member.value)));
+    }
+    device.is_processor = *flag;
   } else if (member.key != kLike) {
-    std::vector<std::string> keys = {"like", "devices_per_host"};
+    std::vector<std::string> keys = {"like", "devices_per_host", std::string(kIsProcessor)};
     for (const Figure& each : kFigures) keys.emplace_back(each.key);
     throw ConfigError(str(json::to_string(json::origin_of_key(member)), ": unknown key \"",
                           member.key, "\"", suggest(member.key, keys)));
@@ -163,6 +170,16 @@ DeviceModel parse_device(const std::string& text, const std::string& name) {
                       {"\"like\": \"h100-sxm\" has all figures that the file does not say"});
   }
   return device;
+}
+
+std::string to_json(const DeviceModel& device) {
+  std::vector<std::string> members;
+  for (const Figure& each : kFigures) {
+    members.push_back(str("\"", each.key, "\": ", shortest(device.*each.value)));
+  }
+  members.push_back(str("\"devices_per_host\": ", device.devices_per_host));
+  members.push_back(str("\"", kIsProcessor, "\": ", device.is_processor ? "true" : "false"));
+  return str("{", join(members, ",\n "), "}\n");
 }
 
 DeviceModel device_model(const std::string& name_or_file) {

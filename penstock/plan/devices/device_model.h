@@ -34,6 +34,7 @@ struct DeviceModel {
   double network_bytes_per_s = 0;  // A device's share of the network between hosts, one way.
   double network_s = 20e-6;
   int devices_per_host = 8;
+  bool is_processor = false;  // Ranks compute on cores: each has one.
 };
 
 // All that are known, by name.
@@ -44,6 +45,9 @@ std::span<const DeviceModel> device_models();
 // device or a key that is none (the nearest), and for a figure that is missing, not positive, or, a
 // share, more than 1.
 DeviceModel parse_device(const std::string& text, const std::string& name);
+
+// The figures as JSON.  Law: parse_device() reads the same.
+std::string to_json(const DeviceModel& device);
 
 // The device that `name_or_file` says: a name, or a file that ends in .json.
 // Throws: as parse_device() and read_file().

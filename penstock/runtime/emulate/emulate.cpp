@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
 #include "penstock/runtime/emulate/timed_communicator.h"
 #include "penstock/runtime/emulate/virtual_device.h"
+#include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/run/from_config.h"
 #include "penstock/train/trainer.h"
 
@@ -45,6 +47,8 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
         VirtualRank& rank = rank_of(index);
         const auto communicator =
             make_timed_communicator(inner, rank, board, device.devices_per_host);
+        std::optional<nn::HostKernels> host_kernels;
+        if (device.is_processor) host_kernels.emplace();
         train::TrainerOptions options = run::options_of(config, mesh, batch);
         options.device = c10::Device(kVirtual, index);
         options.compares_weights = false;

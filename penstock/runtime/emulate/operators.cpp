@@ -37,6 +37,12 @@ void charge(c10::DeviceIndex device, const Kernel& kernel) {
   rank_of(device).launch(current_stream(device), kernel);
 }
 
+void charge(c10::DeviceIndex device, const std::string& name, const std::vector<at::Tensor>& reads,
+            const std::vector<at::Tensor>& writes) {
+  const bool is_processor = rank_of(device).device().is_processor;
+  charge(device, (is_processor ? processor_kernel_of : kernel_of)(name, reads, writes));
+}
+
 void own(const std::vector<at::Tensor>& tensors, const std::string& name) {
   for (const at::Tensor& each : tensors) own_memory(each.storage().data_ptr(), name);
 }
@@ -60,7 +66,7 @@ void finish(const OperatorHandle& op, const std::vector<at::Tensor>& reads,
             const std::vector<at::Tensor>& writes) {
   const c10::DeviceIndex device = (reads.empty() ? writes : reads).front().device().index();
   own(writes, op.schema().name());
-  charge(device, kernel_of(op.schema().name(), reads, writes));
+  charge(device, op.schema().name(), reads, writes);
 }
 
 at::Tensor like(const at::Tensor& tensor) {
@@ -84,7 +90,7 @@ void on_virtual(const OperatorHandle& op, Stack* stack) {
   if (is_view) return;
   touched.writes.insert(touched.writes.end(), made.begin(), made.end());
   own(touched.writes, name);
-  charge(device, kernel_of(name, touched.reads, touched.writes));
+  charge(device, name, touched.reads, touched.writes);
 }
 
 // What has the shape of its argument, and no kernel for meta tensors.
@@ -248,7 +254,7 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) 
   if (to.device() == from.device() || (!to.is_cpu() && !from.is_cpu())) {
     const c10::DeviceIndex device = to.device().index();
     own({to}, "aten::copy_");
-    charge(device, kernel_of("aten::copy_", {from}, {to}));
+    charge(device, "aten::copy_", {from}, {to});
   } else if (to.is_cpu()) {
     rank_of(from.device().index()).copy_out(static_cast<std::int64_t>(from.nbytes()));
     to.zero_();

@@ -60,6 +60,16 @@ Kernel kernel_of(std::string_view name, const std::vector<at::Tensor>& reads,
   return {.kind = KernelKind::Other, .amount = bytes};
 }
 
+Kernel processor_kernel_of(std::string_view name, const std::vector<at::Tensor>& reads,
+                           const std::vector<at::Tensor>& writes) {
+  const auto without_doubles = [](std::vector<at::Tensor> tensors) {
+    std::erase_if(tensors,
+                  [](const at::Tensor& each) { return each.scalar_type() == at::kDouble; });
+    return tensors;
+  };
+  return kernel_of(name, without_doubles(reads), without_doubles(writes));
+}
+
 Kernel kernel_of_attention(const at::Tensor& queries, const at::Tensor& keys, bool is_causal,
                            bool is_backward) {
   const std::int64_t forward = 4 * queries.numel() * keys.size(-2) / (is_causal ? 2 : 1);

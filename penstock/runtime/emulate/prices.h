@@ -17,6 +17,9 @@ using devices::KernelKind;
 // Kernel of an operator by name, "aten::mm", with the tensors that it reads and writes.
 Kernel kernel_of(std::string_view name, const std::vector<at::Tensor>& reads,
                  const std::vector<at::Tensor>& writes);
+// The same of a processor, which adds up doubles, of norms, without writing them anywhere.
+Kernel processor_kernel_of(std::string_view name, const std::vector<at::Tensor>& reads,
+                           const std::vector<at::Tensor>& writes);
 
 // Attention with these queries and keys, forward or backward; causal attention has half of the
 // operations.
