@@ -98,9 +98,8 @@ TEST(MeasuredTimeline, ExchangesAreBesideWhatAskedForThem) {
       bars.push_back(str(lane, ' ', bar.name, ' ', bar.action, ' ', bar.start, '-', bar.end));
     }
   }
-  EXPECT_EQ(bars,
-            (std::vector<std::string>{"1 first 0F0 1-2", "1 second 0B0 5-8", "1 third 0B0 8-9",
-                                      "2 under way, too 0B0 6-7"}));
+  EXPECT_EQ(bars, (std::vector<std::string>{"1 first 0F0 1-2", "1 second 0B0 5-8",
+                                            "1 third 0B0 8-9", "2 under way, too 0B0 6-7"}));
 }
 
 }  // namespace

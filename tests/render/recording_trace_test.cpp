@@ -38,12 +38,12 @@ TEST(RecordingTrace, WaitsAndMessagesStandBelowWhatIsComputed) {
     texts.push_back(str(each.name, ' ', each.process, ' ', each.category, ' ', each.thread, ' ',
                         each.start_us, '+', each.duration_us, ' ', each.args[0].second));
   }
-  EXPECT_EQ(texts, (std::vector<std::string>{
-                       "wait for 1F0 1 communication 1 1+2 3", "1F0 1 compute 0 3+5 3",
-                       "1SEND_F0 1 communication 1 8+0.5 3", "1F1 1 compute 0 9+0.5 3",
-                       "await 1SEND_F0 1 communication 1 9.5+0.4 3",
-                       "the sum 1 communication 1 4+0.1 3",
-                       "await the sum 1 communication 1 5+1 3"}));
+  EXPECT_EQ(texts,
+            (std::vector<std::string>{
+                "wait for 1F0 1 communication 1 1+2 3", "1F0 1 compute 0 3+5 3",
+                "1SEND_F0 1 communication 1 8+0.5 3", "1F1 1 compute 0 9+0.5 3",
+                "await 1SEND_F0 1 communication 1 9.5+0.4 3", "the sum 1 communication 1 4+0.1 3",
+                "await the sum 1 communication 1 5+1 3"}));
 }
 
 }  // namespace
