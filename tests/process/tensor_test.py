@@ -261,7 +261,7 @@ class Folders(TensorTest):
         shapes = {name: shape for name, (_, shape, _) in saved.items()}
         self.assertEqual(shapes, self.adapter_shapes())
         self.assertEqual({path.name for path in (self.folder / "saved").iterdir()},
-                         {"adapter_config.json", "adapter_model.safetensors"})  # fmt: skip
+                         {"README.md", "adapter_config.json", "adapter_model.safetensors"})  # fmt: skip
         self.assert_code(self.checkpoint("export", run, "exported", "--adapters"), 0)
         exported = self.folder / "exported" / "adapter_model.safetensors"
         self.assert_same_tensors(saved, read_safetensors(exported))
