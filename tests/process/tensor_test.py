@@ -260,8 +260,8 @@ class Folders(TensorTest):
         saved = read_safetensors(self.folder / "saved" / "adapter_model.safetensors")
         shapes = {name: shape for name, (_, shape, _) in saved.items()}
         self.assertEqual(shapes, self.adapter_shapes())
-        self.assertEqual({path.name for path in (self.folder / "saved").iterdir()},
-                         {"README.md", "adapter_config.json", "adapter_model.safetensors"})  # fmt: skip
+        names = {path.name for path in (self.folder / "saved").iterdir()}
+        self.assertEqual(names, {"README.md", "adapter_config.json", "adapter_model.safetensors"})
         self.assert_code(self.checkpoint("export", run, "exported", "--adapters"), 0)
         exported = self.folder / "exported" / "adapter_model.safetensors"
         self.assert_same_tensors(saved, read_safetensors(exported))
