@@ -71,7 +71,7 @@ void watch(int event) {
 void start_thread() {
   if (g_signal.process.load() == getpid()) return;
   const int event = eventfd(0, EFD_CLOEXEC);
-  start_background_thread([event] { watch(event); }).detach();
+  start_detached_thread([event] { watch(event); });
   g_signal.event.store(event);
   g_signal.process.store(getpid());
 }

@@ -113,7 +113,7 @@ struct Output::State {
 
 Output::Output(int descriptor) : state_(std::make_shared<State>(descriptor)) {
   // There, a reader that is gone is an error of write(), and not SIGPIPE.
-  start_background_thread([state = state_] { state->run(); }).detach();
+  start_detached_thread([state = state_] { state->run(); });
 }
 
 Output::~Output() { finish(); }

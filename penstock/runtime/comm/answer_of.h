@@ -28,7 +28,7 @@ auto answer_of(Call call, const Interrupt& interrupt, std::chrono::milliseconds 
   constexpr std::chrono::milliseconds kSlice(200);
   const auto task = std::make_shared<std::packaged_task<Result()>>(std::move(call));
   std::future<Result> result = task->get_future();
-  start_background_thread([task] { (*task)(); }).detach();
+  start_detached_thread([task] { (*task)(); });
   for (std::chrono::milliseconds waited(0); result.wait_for(kSlice) != std::future_status::ready;
        waited += kSlice) {
     interrupt.check();
