@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <future>
+#include <memory>
 
 #include "penstock/core/background_thread.h"
 
@@ -22,9 +23,9 @@ int state_of_this_thread() {
 
 TEST(Regress, AThreadThatNobodyJoinsBeginsDetached) {
   for (int i = 0; i < 500; ++i) {
-    std::promise<int> state;
-    start_detached_thread([&] { state.set_value(state_of_this_thread()); });
-    ASSERT_EQ(state.get_future().get(), PTHREAD_CREATE_DETACHED) << "thread " << i;
+    const auto state = std::make_shared<std::promise<int>>();
+    start_detached_thread([state] { state->set_value(state_of_this_thread()); });
+    ASSERT_EQ(state->get_future().get(), PTHREAD_CREATE_DETACHED) << "thread " << i;
   }
 }
 
