@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 try:
@@ -25,9 +24,9 @@ except ImportError as error:
     sys.exit(77)
 
 import torch
-from adapter_test import ADAPTER_BOUND, MODELS, RANK, Runs, expect_near, plain_loop
+from adapter_test import ADAPTER_BOUND, RANK, Runs, check_families, expect_near, plain_loop
 from adapters import adapted_by_peft
-from folder_runs import expect_same, quiet, tensors
+from folder_runs import expect_same, tensors
 
 PATTERNS = {
     "llama": {
@@ -146,13 +145,5 @@ def check_refusals(runs: Runs, family: str) -> None:
     assert not (runs.folder / "refused").exists()
 
 
-def main(penstock: str) -> None:
-    torch.manual_seed(7)
-    quiet()
-    for family in MODELS:
-        with tempfile.TemporaryDirectory(prefix="penstock-adapters-") as name:
-            check(penstock, Path(name), family)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    check_families(*sys.argv[1:], check)

@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 try:
@@ -185,13 +186,13 @@ def check(penstock: str, folder: Path, family: str) -> None:
     assert "adapters need a folder of their own" in told, told
 
 
-def main(penstock: str) -> None:
+def check_families(penstock: str, check_one: Callable[[str, Path, str], None]) -> None:
     torch.manual_seed(7)
     quiet()
     for family in MODELS:
         with tempfile.TemporaryDirectory(prefix="penstock-adapters-") as name:
-            check(penstock, Path(name), family)
+            check_one(penstock, Path(name), family)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    check_families(*sys.argv[1:], check)

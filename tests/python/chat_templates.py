@@ -284,6 +284,21 @@ def make_tokenizer(folder, family, template):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
+def tiny_llama(**changes):
+    """The configuration of a model of two blocks, for the tokens of every family."""
+    import transformers  # Templates and tokenizers go without it.
+
+    return transformers.LlamaConfig(
+        vocab_size=360,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        **changes,
+    )
+
+
 _WORDS = "the answer of an assistant to what a user asks, and 12 more: a river runs slow.\n\n"
 
 

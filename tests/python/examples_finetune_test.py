@@ -24,16 +24,7 @@ def make_model(folder):
     family = FAMILIES["chatml"]
     chat_templates.make_tokenizer(folder, family, family.template)
     torch.manual_seed(3)
-    config = transformers.LlamaConfig(
-        vocab_size=360,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        eos_token_id=2,
-    )
+    config = chat_templates.tiny_llama(max_position_embeddings=256, eos_token_id=2)
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     (folder / "README.md").write_text(CARD)
     (folder / "LICENSE").write_text("Do as you like.\n")

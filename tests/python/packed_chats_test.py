@@ -24,15 +24,7 @@ def make_model(folder):
     family = FAMILIES["llama2"]
     chat_templates.make_tokenizer(folder, family, unmarked(family.template))
     torch.manual_seed(3)
-    config = transformers.LlamaConfig(
-        vocab_size=360,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-    )
+    config = chat_templates.tiny_llama(max_position_embeddings=128)
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         for each in model.parameters():
