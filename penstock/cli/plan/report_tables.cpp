@@ -142,29 +142,31 @@ Table ranks_table(const measure::MeasuredStep& measured, const simulate::Simulat
 Table exchanges_table(const measure::MeasuredStep& measured, std::size_t count,
                       const TimeText& text) {
   struct Sum {
-    std::string name;
+    std::size_t rank = 0;
+    std::string_view name;
     std::int64_t times = 0;
     double held = 0.0, beside = 0.0;
   };
-  std::map<std::pair<std::size_t, std::string_view>, Sum> sums;
+  std::vector<Sum> longest;
   for (std::size_t rank = 0; rank < measured.exchanges.size(); ++rank) {
+    std::map<std::string_view, Sum> sums;
     for (const measure::ExchangeTimes& exchange : measured.exchanges[rank]) {
-      Sum& sum = sums[{rank, exchange.name}];
-      sum.name = str("rank ", rank, ": ", exchange.name);
+      Sum& sum =
+          sums.try_emplace(exchange.name, Sum{.rank = rank, .name = exchange.name}).first->second;
       ++sum.times;
       sum.held += exchange.held();
       sum.beside += exchange.beside();
     }
+    for (const auto& [name, sum] : sums) longest.push_back(sum);
   }
-  std::vector<Sum> longest;
-  for (const auto& [key, sum] : sums) longest.push_back(sum);
   std::ranges::stable_sort(longest, std::ranges::greater(), &Sum::held);
   longest.resize(std::min(longest.size(), count));
   Table table{.title = "Exchanges that took longest, in ms",
               .note = "Held: the rank began or awaited it. Beside: the rank computed meanwhile.",
               .columns = {"", "times", "held", "beside"}};
   for (const Sum& sum : longest) {
-    table.rows.push_back({sum.name, str(sum.times), text(sum.held), text(sum.beside)});
+    table.rows.push_back(
+        {str("rank ", sum.rank, ": ", sum.name), str(sum.times), text(sum.held), text(sum.beside)});
   }
   return table;
 }

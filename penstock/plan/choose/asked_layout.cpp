@@ -1,16 +1,13 @@
 #include "penstock/plan/choose/asked_layout.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/partition/ownership.h"
 #include "penstock/schedule/generators/generators.h"
 
 namespace penstock::choose {
@@ -44,13 +41,11 @@ class Asked {
     const auto found = values_.find(key);
     if (found == values_.end()) return otherwise;
     const std::string& word = found->second;
-    std::int64_t number = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    const bool is_whole = error == std::errc{} && end == word.data() + word.size();
-    if (!is_whole || number < least || number > most) {
+    const auto number = parse_integer(word);
+    if (!number || *number < least || *number > most) {
       refuse(str(key, "=", word, ": expected a whole number from ", least, " to ", most), {});
     }
-    return number;
+    return *number;
   }
 
   std::string word(const char* key, const char* otherwise,
@@ -166,11 +161,7 @@ AskedLayout asked_layout(const std::string& text, const Frame& frame) {
   if (files != "none") {
     layout.offload = files == "states" ? Offload::States : Offload::StatesAndParameters;
   }
-  const bool has_pieces = layout.offload == Offload::StatesAndParameters;
-  if (has_pieces &&
-      !partition::SharingRules{
-          .stage = layout.zero, .ranks = layout.sharers(), .one_rank_has_pieces = true}
-           .come_and_go()) {
+  if (layout.offload == Offload::StatesAndParameters && !may_have_parameters_in_files(layout)) {
     asked.refuse("offload=parameters needs zero=3", {"offload=states goes with every stage"});
   }
   if (asked.word("stages", "best", {"best", "even"}) == "even") result.stages = Stages::Even;

@@ -60,11 +60,7 @@ bool go_together(const Layout& layout, const Choices& choices) {
   if (layout.recompute_interval > 0 && layout.is_selective != choices.selective.front()) {
     return false;
   }
-  if (layout.offload == Offload::StatesAndParameters) {
-    return partition::SharingRules{
-        .stage = layout.zero, .ranks = layout.sharers(), .one_rank_has_pieces = true}
-        .come_and_go();
-  }
+  if (layout.offload == Offload::StatesAndParameters) return may_have_parameters_in_files(layout);
   return layout.sharers() > 1 || layout.zero == choices.zero.front();
 }
 
@@ -155,6 +151,12 @@ std::string_view in_files(Offload offload) {
       return "states and parameters";
   }
   return "";
+}
+
+bool may_have_parameters_in_files(const Layout& layout) {
+  return partition::SharingRules{
+      .stage = layout.zero, .ranks = layout.sharers(), .one_rank_has_pieces = true}
+      .come_and_go();
 }
 
 std::string_view recomputed(const Layout& layout) {

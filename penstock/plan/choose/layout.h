@@ -48,6 +48,9 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+// Whether the layout's parameters come and go, as those in files have to.
+bool may_have_parameters_in_files(const Layout& layout);
+
 // "none", "selective" or "full".
 std::string_view recomputed(const Layout& layout);
 

@@ -44,9 +44,8 @@ void add_reduction(Row& row, const std::optional<measure::Reduction>& reduction)
 
 // Adds a bar for each exchange, as long as it was under way, in the first lane that is free.
 void add_exchanges(Row& row, const std::vector<measure::ExchangeTimes>& exchanges) {
-  const std::vector<Bar> computed = row.lanes[0].bars;
-  if (computed.empty()) return;
-  const auto action_at = [&](double time) {
+  if (row.lanes[0].bars.empty()) return;
+  const auto action_at = [&computed = row.lanes[0].bars](double time) {
     const auto behind = std::ranges::upper_bound(computed, time, {}, &Bar::start);
     return (behind == computed.begin() ? behind : std::prev(behind))->action;
   };
