@@ -71,13 +71,15 @@ class ModelFolder {
   std::shared_ptr<const weights::TensorFiles> tensors_;  // None where they are not the folder's.
 };
 
-// The files beside config.json and the weights that a folder's readers want: the tokenizer's, and
-// generation_config.json.  Licenses
-// are such files, too.  Copies those that `from` has, each whole or not at all, without
-// paths of this machine.  `card`: what README.md is to be; absent: the one that `from` has.
+// The files beside config.json and the weights that a folder's readers want: the tokenizer's,
+// generation_config.json, and licenses.  Copies those that `from` has, each whole or not at all,
+// without paths of this machine.  `card`: what README.md is to be; absent: the one that `from` has.
 // Throws: CheckpointError with the path and the system's reason.
 void copy_other_files(const std::string& from, const std::string& to,
                       const std::optional<std::string>& card = {});
+
+// "tuned" of "/data/tuned/": what others may see of a path of this machine.
+std::string last_part(const std::string& path);
 
 // A JSON text whose paths of this machine, in members "..._path" and "..._file" of the outermost
 // object, are their last parts alone; any other text as it is.

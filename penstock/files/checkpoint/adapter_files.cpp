@@ -9,6 +9,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/json/tree.h"
+#include "penstock/core/parameter_names.h"
 #include "penstock/core/text.h"
 
 namespace penstock::checkpoint {
@@ -75,31 +76,10 @@ std::string text_of(const std::vector<std::string>& names) {
   return str("[", join(quoted, ", "), "]");
 }
 
-bool is_of(std::string_view parameter, std::string_view part) {
-  return parameter.find(str(".", part, ".")) != std::string_view::npos;
-}
-
-// The last part of the name of a module, "lm_head" of "lm_head.weight".
-std::string module_of(std::string_view parameter) {
-  const std::string_view module = parameter.substr(0, parameter.rfind('.'));
-  return std::string(module.substr(module.rfind('.') + 1));
-}
-
-// "q_proj" of "layers.0.self_attn.q_proj.lora_A.weight".
-std::string_view linear_of(std::string_view parameter) {
-  const std::string_view linear = parameter.substr(0, parameter.find(str(".", kAdapterIn, ".")));
-  return linear.substr(linear.rfind('.') + 1);
-}
-
 }  // namespace
 
-bool is_of_adapter(std::string_view parameter) {
-  return is_of(parameter, kAdapterIn) || is_of(parameter, kAdapterOut) ||
-         is_of(parameter, kAdapterLengths);
-}
-
 std::string name_in_file(const std::string& parameter) {
-  const bool are_lengths = is_of(parameter, kAdapterLengths);
+  const bool are_lengths = is_within(kAdapterLengths, parameter);
   return str(kAdapterPrefix, are_lengths ? parameter.substr(0, parameter.rfind('.')) : parameter);
 }
 
@@ -143,7 +123,7 @@ AdapterConfig adapter_config_of(const Manifest& manifest) {
   std::set<std::string> targets, trained;
   for (const std::string& name : parameters_of_adapters(manifest)) {
     if (!is_of_adapter(name)) trained.insert(module_of(name));
-    if (is_of(name, kAdapterIn)) targets.emplace(linear_of(name));
+    if (is_within(kAdapterIn, name)) targets.emplace(last_name(linear_of(name)));
   }
   if (targets.empty()) throw CheckpointError("the checkpoint has no adapters");
   return {.rank = static_cast<std::int64_t>(number_of(manifest, "model.adapter.rank")),

@@ -21,14 +21,6 @@ inline constexpr const char* kAdapterTensorsName = "adapter_model.safetensors";
 // The prefix of a parameter's name in kAdapterName's file.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
-inline constexpr std::string_view kAdapterIn = "lora_A";   // A, and
-inline constexpr std::string_view kAdapterOut = "lora_B";  // B, under their linear's name.
-
-inline constexpr std::string_view kAdapterLengths = "lora_magnitude_vector";  // DoRA's.
-
-// Whether a parameter's name is that of an A, a B or lengths.
-bool is_of_adapter(std::string_view parameter);
-
 // The name of a parameter of adapters in kAdapterTensorsName's file.
 std::string name_in_file(const std::string& parameter);
 

@@ -1,7 +1,5 @@
 #include "penstock/runtime/hugging_face/adapter_folder.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -12,6 +10,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/foreign_file.h"
 #include "penstock/core/json/tree.h"
+#include "penstock/core/parameter_names.h"
 #include "penstock/core/text.h"
 #include "penstock/files/checkpoint/adapter_files.h"
 #include "penstock/files/checkpoint/model_files.h"
@@ -29,9 +28,6 @@ using checkpoint::kAdapterConfigName;
 using checkpoint::kAdapterPrefix;
 using checkpoint::kAdapterTensorsName;
 
-static_assert(checkpoint::kAdapterIn == nn::kAdapterIn);
-static_assert(checkpoint::kAdapterOut == nn::kAdapterOut);
-
 bool is_gpt2(const ModelFolder& model) { return model.options().form == nn::DecoderForm::Gpt2; }
 
 checkpoint::AdapterConfig config_of(const ModelFolder& model, const nn::AdapterOptions& adapter) {
@@ -41,8 +37,7 @@ checkpoint::AdapterConfig config_of(const ModelFolder& model, const nn::AdapterO
   }
   std::set<std::string> trained;
   for (const nn::DecoderParameter& each : nn::decoder_parameters(model.options())) {
-    const std::vector<std::string> words = penstock::split(each.name, '.');
-    if (adapter.trains(each.name)) trained.insert(words[words.size() - 2]);
+    if (adapter.trains(each.name)) trained.insert(module_of(each.name));
   }
   return {.base = model.name(),
           .rank = adapter.rank,
@@ -84,9 +79,8 @@ void check_patterns(ConfigFields& fields, nn::AdapterOptions theirs, const Model
   theirs.ranks = numbers_in<std::int64_t>(fields, "rank_pattern");
   theirs.alphas = numbers_in<double>(fields, "alpha_pattern");
   for (const nn::DecoderParameter& each : parameters_of(model, ours)) {
-    const std::size_t end = each.name.find(str(".", nn::kAdapterIn, "."));
-    if (end == std::string::npos) continue;
-    const std::string linear = each.name.substr(0, end);
+    if (!is_within(kAdapterIn, each.name)) continue;
+    const std::string linear(linear_of(each.name));
     if (theirs.rank_of(linear) != ours.rank_of(linear)) {
       return fields.refuse(
           "rank_pattern",
@@ -161,7 +155,7 @@ StoredNames stored_names(const weights::TensorFiles& files) {
   for (const auto& [name, stored] : files.tensors()) {
     const std::string_view own(name);
     std::string parameter(own.substr(own.starts_with(kAdapterPrefix) ? kAdapterPrefix.size() : 0));
-    if (parameter.ends_with(str(".", nn::kAdapterLengths))) parameter += ".weight";
+    if (parameter.ends_with(str(".", kAdapterLengths))) parameter += ".weight";
     names.emplace(std::move(parameter), name);
   }
   return names;
@@ -234,10 +228,10 @@ class Merging {
     if (const auto whole = take(parameter)) return fitting(name, *whole, tensor);
     const std::string linear = parameter.substr(0, parameter.rfind('.'));
     if (!parameter.ends_with(".weight")) return tensor;
-    const auto a = take(str(linear, ".", nn::kAdapterIn, ".weight"));
-    const auto b = take(str(linear, ".", nn::kAdapterOut, ".weight"));
+    const auto a = take(str(linear, ".", kAdapterIn, ".weight"));
+    const auto b = take(str(linear, ".", kAdapterOut, ".weight"));
     if (!a || !b) return tensor;
-    const auto lengths = take(str(linear, ".", nn::kAdapterLengths, ".weight"));
+    const auto lengths = take(str(linear, ".", kAdapterLengths, ".weight"));
     const std::int64_t in = tensor.size(is_in_out_ ? 0 : 1), out = tensor.size(is_in_out_ ? 1 : 0);
     const std::int64_t rank = options_.rank_of(linear);
     const bool fits = a->sizes() == at::IntArrayRef({rank, in}) &&
@@ -284,10 +278,7 @@ class Merging {
     const auto found = stored_.find(parameter);
     if (found == stored_.end()) return std::nullopt;
     taken_.insert(parameter);
-    const weights::TensorFiles::Stored& stored = files_.tensors().at(found->second);
-    at::Tensor tensor = at::empty(stored.shape, weights::type_of(stored.type));
-    files_.read(found->second, tensor);
-    return tensor;
+    return files_.whole(found->second);
   }
 
   static at::Tensor fitting(const std::string& name, const at::Tensor& whole,
@@ -327,9 +318,7 @@ std::int64_t merge_adapters(const std::string& adapters, const ModelFolder& mode
   for (const auto& [file, names] : shards) {
     weights::NamedTensors tensors;
     for (const std::string& name : names) {
-      const weights::TensorFiles::Stored& stored = files.tensors().at(name);
-      at::Tensor tensor = at::empty(stored.shape, weights::type_of(stored.type));
-      files.read(name, tensor);
+      const at::Tensor tensor = files.whole(name);
       tensors.emplace_back(name, merging.merged(name, tensor).contiguous());
       index.total_bytes += static_cast<std::int64_t>(tensor.nbytes());
       advanced();
@@ -377,18 +366,18 @@ weights::NamedTensors merged(const weights::NamedTensors& state, const ModelFold
   const std::map<std::string, at::Tensor> by_name(state.begin(), state.end());
   weights::NamedTensors all;
   for (const auto& [name, tensor] : state) {
-    if (nn::is_of_adapter(name)) continue;
+    if (is_of_adapter(name)) continue;
     const std::string linear = name.substr(0, name.rfind('.'));
-    const auto a = by_name.find(str(linear, ".", nn::kAdapterIn, ".weight"));
+    const auto a = by_name.find(str(linear, ".", kAdapterIn, ".weight"));
     const bool is_adapted = a != by_name.end() && name.ends_with(".weight");
     if (!is_adapted) {
       all.emplace_back(name, tensor);
       continue;
     }
     nn::AdapterTensors parts{.in = a->second,
-                             .out = by_name.at(str(linear, ".", nn::kAdapterOut, ".weight"))};
+                             .out = by_name.at(str(linear, ".", kAdapterOut, ".weight"))};
     if (adapter.has_lengths) {
-      parts.lengths = by_name.at(str(linear, ".", nn::kAdapterLengths, ".weight"));
+      parts.lengths = by_name.at(str(linear, ".", kAdapterLengths, ".weight"));
     }
     all.emplace_back(name, nn::merged(tensor, parts, adapter.scale_of(linear), is_gpt2(model)));
   }

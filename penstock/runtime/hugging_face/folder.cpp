@@ -50,11 +50,6 @@ constexpr std::array<const char*, 18> kOtherFiles = {"generation_config.json",
                                                      "USE_POLICY.md",
                                                      kCardName};
 
-// "tuned" of "/data/tuned/".
-std::string last_part(const std::string& path) {
-  return fs::path(path + "/.").lexically_normal().parent_path().filename().string();
-}
-
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return str("[", join(shape, ", "), "]");
 }
@@ -242,6 +237,10 @@ void copy_other_files(const std::string& from, const std::string& to,
     if (name.ends_with("_config.json")) text = without_paths(text);
     weights::write_atomically(str(to, "/", name), {text});
   }
+}
+
+std::string last_part(const std::string& path) {
+  return fs::path(path + "/.").lexically_normal().parent_path().filename().string();
 }
 
 std::string without_paths(const std::string& text) {

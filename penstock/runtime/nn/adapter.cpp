@@ -34,16 +34,12 @@ Number number_for(const char* key, const ByLinear<Number>& numbers, const std::s
   return others;
 }
 
-bool is_of(std::string_view parameter, std::string_view part) {
-  return parameter.find(penstock::str(".", part, ".")) != std::string_view::npos;
-}
-
 template <class Draw>
 void fill(std::string_view name, at::Tensor& parameter, const Draw& draw) {
   const torch::NoGradGuard no_grad;
-  if (is_of(name, kAdapterOut)) {
+  if (is_within(kAdapterOut, name)) {
     parameter.zero_();
-  } else if (is_of(name, kAdapterIn)) {
+  } else if (is_within(kAdapterIn, name)) {
     draw();
   }
 }
@@ -67,14 +63,7 @@ double AdapterOptions::scale_of(const std::string& linear) const {
 bool AdapterOptions::trains(const std::string& parameter) const {
   if (is_of_adapter(parameter)) return true;
   if (trained.empty()) return false;
-  const std::string module = parameter.substr(0, parameter.rfind('.'));
-  const std::string last = module.substr(module.rfind('.') + 1);
-  return std::regex_match(last, pattern_of("modules_to_save", trained));
-}
-
-bool is_of_adapter(std::string_view parameter) {
-  return is_of(parameter, kAdapterIn) || is_of(parameter, kAdapterOut) ||
-         is_of(parameter, kAdapterLengths);
+  return std::regex_match(module_of(parameter), pattern_of("modules_to_save", trained));
 }
 
 void fill_adapter(std::string_view name, at::Tensor& parameter) {

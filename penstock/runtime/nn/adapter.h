@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/core/parameter_names.h"
+
 namespace penstock::nn {
 
 enum class FirstAdapters : std::uint8_t {
@@ -55,13 +57,6 @@ struct AdapterOptions {
 };
 
 inline constexpr std::string_view kAllLinears = "all-linear";
-
-inline constexpr std::string_view kAdapterIn = "lora_A";   // A, and
-inline constexpr std::string_view kAdapterOut = "lora_B";  // B, under their linear's name.
-inline constexpr std::string_view kAdapterLengths = "lora_magnitude_vector";  // DoRA's m.
-
-// Whether a parameter's name is that of an A, a B or lengths.
-bool is_of_adapter(std::string_view parameter);
 
 // Gives an A or a B its first values; A's are drawn from torch's default generator.  Others, which
 // the model's weights say, stay as they are.

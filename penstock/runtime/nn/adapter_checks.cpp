@@ -11,6 +11,13 @@
 namespace penstock::nn {
 namespace {
 
+// Whether a regular expression is a name alone.
+bool is_plain(const std::string& word) {
+  return !word.empty() && std::ranges::all_of(word, [](unsigned char c) {
+    return c == '_' || std::isalnum(c) != 0;
+  });
+}
+
 // Refuses whole modules that are none, that have adapters, or of which the model has another copy.
 void check_trained_modules(const DecoderOptions& options) {
   const AdapterOptions& adapter = *options.adapter;
@@ -20,12 +27,12 @@ void check_trained_modules(const DecoderOptions& options) {
   std::vector<std::string> modules;
   std::vector<std::string> trained;
   for (const DecoderParameter& each : decoder_parameters(plain)) {
-    const std::vector<std::string> words = penstock::split(each.name, '.');
-    const std::string& module = words[words.size() - 2];
+    const std::string module = module_of(each.name);
     if (std::ranges::find(modules, module) == modules.end()) modules.push_back(module);
     if (!adapter.trains(each.name)) continue;
     trained.push_back(module);
-    if (adapter.adapts(module) && each.shape.size() == 2 && words.size() > 3) {
+    if (adapter.adapts(module) && each.shape.size() == 2 &&
+        std::ranges::count(each.name, '.') > 2) {
       throw ConfigError(
           penstock::str("model.adapter.modules_to_save = ", in_quotes(adapter.trained), ": ",
                         each.name, " has an adapter by model.adapter.targets"));
@@ -40,11 +47,8 @@ void check_trained_modules(const DecoderOptions& options) {
                       {"adapters alone, or all weights, can be trained"});
   }
   for (const std::string& word : penstock::split(adapter.trained, '|')) {
-    const bool is_word = !word.empty() && std::ranges::all_of(word, [](unsigned char c) {
-      return c == '_' || std::isalnum(c) != 0;
-    });
     const bool is_known = std::ranges::find(modules, word) != modules.end();
-    if (is_known || (!is_word && !trained.empty())) continue;
+    if (is_known || (!is_plain(word) && !trained.empty())) continue;
     throw ConfigError(
         about + in_quotes(word) + " is no module of the model" + suggest(word, modules),
         {penstock::str("its modules are ", join(modules, ", "))});
@@ -62,10 +66,7 @@ std::vector<std::string> all_linear_names() {
 void check_words(const std::string& targets) {
   const std::vector<std::string> known = all_linear_names();
   for (const std::string& word : split(targets, '|')) {
-    const bool is_word = !word.empty() && std::ranges::all_of(word, [](unsigned char c) {
-      return c == '_' || std::isalnum(c) != 0;
-    });
-    if (!is_word || std::ranges::find(known, word) != known.end()) continue;
+    if (!is_plain(word) || std::ranges::find(known, word) != known.end()) continue;
     throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(targets), ": ",
                                     in_quotes(word), " is no linear", suggest(word, known)),
                       {penstock::str("linears are ", join(known, ", "))});

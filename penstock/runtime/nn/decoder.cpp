@@ -13,6 +13,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/adapter_checks.h"
 #include "penstock/runtime/nn/block_sums.h"
 #include "penstock/runtime/nn/decoder_bits.h"
 #include "penstock/runtime/nn/decoder_modules.h"

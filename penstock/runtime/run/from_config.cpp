@@ -121,8 +121,7 @@ std::string summary_of(const hugging_face::ModelFolder& folder, const nn::Adapte
     all += elements;
     if (!adapter.trains(each.name)) continue;
     trained += elements;
-    const std::vector<std::string> words = penstock::split(each.name, '.');
-    if (!nn::is_of_adapter(each.name)) modules.push_back(words[words.size() - 2]);
+    if (!is_of_adapter(each.name)) modules.push_back(module_of(each.name));
   }
   std::vector<std::string> linears;
   for (const std::string& name : nn::linear_names(folder.options())) {

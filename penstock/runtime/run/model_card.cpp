@@ -23,11 +23,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kCardBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kRowsMax = 20;
 
-// "chats.bin" of "/data/chats.bin", "tuned" of "out/tuned/".
-std::string last_part(const std::string& path) {
-  return fs::path(path + "/.").lexically_normal().parent_path().filename().string();
-}
-
 std::string base_license(const std::string& folder) {
   std::error_code error;
   const std::string card = folder + "/README.md";
@@ -46,9 +41,10 @@ std::string base_license(const std::string& folder) {
 
 std::string names_of(const config::DataConfig& data) {
   std::vector<std::string> names;
-  if (!data.path.empty()) names.push_back("`" + last_part(data.path) + "`");
+  if (!data.path.empty()) names.push_back("`" + hugging_face::last_part(data.path) + "`");
   for (const config::DataSource& each : data.sources) {
-    names.push_back(str("`", last_part(each.path), "` (weight ", shortest(each.weight), ")"));
+    names.push_back(
+        str("`", hugging_face::last_part(each.path), "` (weight ", shortest(each.weight), ")"));
   }
   return join(names, ", ");
 }
@@ -118,7 +114,7 @@ std::string license_lines(const std::string& card) {
 }
 
 std::string model_card(const config::Config& config, const Model& model, const TrainedOn& trained) {
-  const std::string base = model.folder->name(), name = last_part(config.run.save);
+  const std::string base = model.folder->name(), name = hugging_face::last_part(config.run.save);
   const bool are_adapters = model.adapter && !model.merges_adapter;
   std::string text =
       str("---\nbase_model: ", json_quote(base),

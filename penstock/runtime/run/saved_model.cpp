@@ -49,7 +49,7 @@ void SavedModel::check_room() {
 std::int64_t SavedModel::bytes_to_save() const {
   std::int64_t bytes = 0;
   for (const train::WrittenTensor& each : train::tensors_to_write(trainer_.rank_model())) {
-    const bool is_adapter = model_.adapter && nn::is_of_adapter(each.name);
+    const bool is_adapter = model_.adapter && is_of_adapter(each.name);
     const bool is_trained = model_.adapter && model_.adapter->trains(each.name);
     if (saves_adapters(model_) ? !is_trained : is_adapter) continue;
     const bool has_folders_type = model_.folder && !is_adapter;

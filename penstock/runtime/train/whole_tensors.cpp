@@ -7,23 +7,13 @@
 #include <memory>
 #include <utility>
 
-#include "penstock/core/text.h"
-#include "penstock/runtime/nn/adapter.h"
+#include "penstock/core/parameter_names.h"
 
 namespace penstock::train {
 namespace {
 
 // One tag for all: messages with one tag find each other in their order.  Exchanges have others.
 constexpr std::int32_t kTag = 2;
-
-// The name of the linear that a parameter or an adapter's matrix is of.
-std::string linear_of(const std::string& name) {
-  for (const std::string_view matrix : {nn::kAdapterIn, nn::kAdapterOut}) {
-    const std::size_t found = name.find(penstock::str(".", matrix, "."));
-    if (found != std::string::npos) return name.substr(0, found);
-  }
-  return name.substr(0, name.rfind('.'));
-}
 
 // Calls visit(tensor, writer): the number of the rank that writes it, among those that share.
 template <class Visit>

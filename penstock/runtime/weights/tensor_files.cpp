@@ -95,6 +95,13 @@ void TensorFiles::add_file(const std::string& file) {
   }
 }
 
+at::Tensor TensorFiles::whole(const std::string& name) const {
+  const Stored& stored = tensors_.at(name);
+  at::Tensor tensor = at::empty(stored.shape, type_of(stored.type));
+  read(name, tensor);
+  return tensor;
+}
+
 void TensorFiles::read(const std::string& name, at::Tensor& to, const Box& box) const {
   const Stored& stored = tensors_.at(name);
   const Sizes sizes = sizes_of(box, stored.shape);

@@ -44,6 +44,8 @@ class TensorFiles {
   // REQUIRES: there is one, whose box has the sizes of `to`, and is_weight_type() of its type.
   // Throws: CheckpointError with the file and the system's reason.
   void read(const std::string& name, at::Tensor& to, const Box& box = {}) const;
+  // The whole tensor, of the type that it has there.  REQUIRES, throws: as read().
+  at::Tensor whole(const std::string& name) const;
   // The bytes as they are stored.
   std::string bytes_of(const std::string& name, std::uint64_t first, std::uint64_t count) const;
 

@@ -26,7 +26,7 @@ std::int64_t bytes_of_base(train::Trainer& trainer) {
   std::int64_t bytes = 0;
   for (const stage::Stage& stage : trainer.rank_model().stages()) {
     for (const auto& [name, tensor] : stage.layers().state()) {
-      if (!nn::is_of_adapter(name)) {
+      if (!is_of_adapter(name)) {
         bytes += static_cast<std::int64_t>(tensor.storage().nbytes());
       }
     }
