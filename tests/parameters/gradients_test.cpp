@@ -150,9 +150,9 @@ TEST(GradientReducer, AParameterThatNoReplicaUsesHasNoGradientAsWithoutReplicas)
   }
 }
 
-// A gradient that does not come on one replica holds the buckets behind it back until REDUCE_GRAD:
-// there, the other stage's leave first.
-TEST(GradientReducer, BucketsOfTwoStagesMeetTheirOwnWhicheverLeaveFirst) {
+// A gradient that does not come on one replica holds the buckets behind it back, until the backward
+// is over: the other stage's would wait for them.
+TEST(GradientReducer, BucketsOfTwoStagesMeetTheirOwn) {
   class Scale : public nn::Layer {
    public:
     at::Tensor forward(const at::Tensor& input) override { return input * weight_; }

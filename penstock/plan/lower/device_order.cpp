@@ -69,6 +69,7 @@ class CallWriter {
         replicas_(mesh.group(plan.rank, mesh::Role::SameParameters)) {
     own_ = std::ranges::find(replicas_, plan.rank) - replicas_.begin();
     sums_.resize(plan.chunks.size());
+    summed_.resize(plan.chunks.size());
   }
 
   void write() {
@@ -182,26 +183,24 @@ class CallWriter {
       place_ = pass;
       add(Call::Compute);
       auto& under_way = sums_[chunk];
-      if (traffic_.sharing.are_cut() && under_way.size() == partition::kSumsUnderWay) {
-        await_all(under_way.front());
-        under_way.pop_front();
-        add(Call::Compute);
-      }
+      if (under_way.size() == partition::kSumsUnderWay) end_first_sum(chunk);
       under_way.push_back(send_all(name_of("sum", bucket, chunk), Waited::ByRank));
     }
   }
 
+  // Ends the oldest sum.  A replica that keeps sums whole then sends its rows to the others.
+  void end_first_sum(std::size_t chunk) {
+    await_all(sums_[chunk].front());
+    sums_[chunk].pop_front();
+    add(Call::Compute);
+    if (traffic_.sharing.are_cut()) return;
+    const auto number = static_cast<std::int32_t>(summed_[chunk].size());
+    summed_[chunk].push_back(send_all(name_of("summed", number, chunk), Waited::ByDistance));
+  }
+
   void finish(std::size_t chunk) {
-    std::vector<GroupMessages> gathers;
-    for (std::size_t bucket = 0; bucket < sums_[chunk].size(); ++bucket) {
-      await_all(sums_[chunk][bucket]);
-      add(Call::Compute);
-      if (traffic_.sharing.are_cut()) continue;
-      gathers.push_back(send_all(name_of("summed", static_cast<std::int32_t>(bucket), chunk),
-                                 Waited::ByDistance));
-    }
-    for (const GroupMessages& each : gathers) await_all(each);
-    sums_[chunk].clear();
+    while (!sums_[chunk].empty()) end_first_sum(chunk);
+    for (const GroupMessages& each : std::exchange(summed_[chunk], {})) await_all(each);
   }
 
   // What owners have updated.
@@ -247,9 +246,10 @@ class CallWriter {
   std::vector<Rank> replicas_;
   std::int64_t own_ = 0;
   std::int32_t place_ = 0;
-  std::map<std::int32_t, std::int32_t> sends_;   // Messages under way, by slot.
-  std::map<Buffer, std::int32_t> received_;      // Messages of receives, by buffer.
-  std::vector<std::deque<GroupMessages>> sums_;  // Sums under way, by chunk.
+  std::map<std::int32_t, std::int32_t> sends_;  // Messages under way, by slot.
+  std::map<Buffer, std::int32_t> received_;     // Messages of receives, by buffer.
+  // Sums under way by chunk, and those whose rows go to the replicas.
+  std::vector<std::deque<GroupMessages>> sums_, summed_;
 };
 
 }  // namespace

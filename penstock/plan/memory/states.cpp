@@ -75,6 +75,7 @@ void add_replicas(const Ownership& ownership, States& states) {
     sizes.push_back({each.type, each.sum_bytes()});
   }
   const std::int32_t ranks = ownership.rules.ranks;
+  states.sums_under_way = partition::kSumsUnderWay;
   for (std::vector<std::size_t>& bucket :
        partition::gradient_buckets(sizes, ownership.rules.bucket_bytes)) {
     std::int64_t elements = std::ssize(bucket);

@@ -26,6 +26,8 @@ class ScatteredAndGathered : public GroupSum {
     if (gathered_) return;
     scattered_->wait();
     rows_[group_.place()].copy_(sum_);
+    scattered_.reset();
+    sum_.reset();
     gathered_ = group_.all_gather(rows_, tag_);
     gathered_->begin();
   }

@@ -5,15 +5,17 @@
 
 #include <utility>
 
-#include "penstock/core/check.h"
 #include "penstock/plan/partition/gradient_buckets.h"
 
 namespace penstock::parameters {
 
 GradientReducer::GradientReducer(std::vector<stage::NamedParameter> parameters,
                                  comm::ShardGroup& group, std::int64_t bucket_bytes,
-                                 std::optional<at::ScalarType> sums)
-    : parameters_(std::move(parameters)), group_(group), sums_(parameters_, sums) {
+                                 std::optional<at::ScalarType> sums, std::size_t under_way_max)
+    : parameters_(std::move(parameters)),
+      group_(group),
+      sums_(parameters_, sums),
+      under_way_max_(under_way_max) {
   if (group.size() == 1) return;
   fill_buckets(bucket_bytes);
   std::vector<std::vector<std::size_t>> of_buckets;
@@ -55,9 +57,11 @@ void GradientReducer::add_bucket(std::vector<std::size_t> parameters) {
   buckets_.push_back(std::move(bucket));
 }
 
-// Takes gradients as they come during the last backward; before that, adds them up.
+// Takes gradients as they come during the last backward; before that, adds them up.  Those that did
+// not come go now, since other replicas may wait for them.
 void GradientReducer::after_backward(std::int64_t) {
-  if (!arrivals_ || !arrivals_->is_under_way()) sums_.add();
+  if (!arrivals_ || !arrivals_->is_under_way()) return sums_.add();
+  arrivals_->end();
 }
 
 void GradientReducer::before_last_backward(double divisor) {
@@ -90,14 +94,12 @@ void GradientReducer::take(std::size_t parameter) {
 void GradientReducer::send(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   Bucket& full = buckets_[bucket];
+  if (bucket >= under_way_max_) buckets_[bucket - under_way_max_].sum->advance();
   full.sum = group_.all_reduce(full.flat.view({group_.size(), -1}), full.tag);
 }
 
-void GradientReducer::reduce(std::optional<Microbatch> microbatch) {
-  if (!arrivals_) return;
-  if (!arrivals_->is_under_way() && microbatch) return;  // Not the first behind the last W.
-  PENSTOCK_CHECK(arrivals_->is_under_way(), "parameter ", parameters_.front().name);
-  arrivals_->end();
+void GradientReducer::reduce(std::optional<Microbatch>) {
+  if (arrivals_ && arrivals_->is_under_way()) arrivals_->end();
 }
 
 void GradientReducer::finish() {

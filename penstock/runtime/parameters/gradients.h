@@ -2,10 +2,14 @@
 // backward still runs.
 //
 // The executor tells it before that backward, be it a B or a W; from then on it hears of each
-// gradient as it becomes final.  A REDUCE_GRAD of one microbatch means nothing to it, but for the
-// last one: gradients are summed once a step.
+// gradient as it becomes final.  A REDUCE_GRAD means nothing to it, unless a last backward did not
+// end by after_backward(): gradients are summed once a step.
 // Buckets leave in one fixed order, the same on every rank, and replicas are added in the order of
 // their ranks.  With one data rank there are no buckets.
+// At most partition::kSumsUnderWay buckets are summed at once: before the next one leaves, the
+// oldest sum is waited for, and its rows begin to go to the replicas.  So memory holds the rows of
+// so many buckets that came from other replicas.  sharded_gradients.h says why nobody waits in a
+// circle.
 // Invariant: after finish(), every parameter's grad() is of the type of the sums, and has the same
 // bits on all data ranks.  It is a view of its bucket there.  A parameter that got no gradient on
 // any of them has none.
@@ -36,8 +40,8 @@ class GradientReducer : public execute::StageHooks {
   // parameter larger than `bucket_bytes` has a bucket to itself.  Gradients of short parameters are
   // added up in `sums` (accumulated_gradients.h); absent: in the parameters' type.
   GradientReducer(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
-                  std::int64_t bucket_bytes = kBucketBytes,
-                  std::optional<at::ScalarType> sums = {});
+                  std::int64_t bucket_bytes = kBucketBytes, std::optional<at::ScalarType> sums = {},
+                  std::size_t under_way_max = partition::kSumsUnderWay);
 
   void after_backward(std::int64_t microbatch) override;
   void before_last_backward(double divisor) override;
@@ -67,6 +71,7 @@ class GradientReducer : public execute::StageHooks {
   std::vector<stage::NamedParameter> parameters_;
   comm::ShardGroup& group_;
   AccumulatedGradients sums_;
+  std::size_t under_way_max_;
   // Buckets in reverse parameter order: about the order of the backward.
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // Bucket and entry of each parameter.

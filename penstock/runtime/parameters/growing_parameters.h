@@ -36,7 +36,7 @@ struct ReplicaOptions {
   c10::Device device = at::kCPU;            // Device on which this rank computes.
   std::optional<at::ScalarType> sums = {};  // Type of short parameters' summed gradients.
   GradientSums order = GradientSums::AsTheyCome;
-  // Buckets whose sums are under way at once, where each rank keeps a piece of them.
+  // Buckets whose sums are under way at once.
   std::size_t sums_under_way_max = partition::kSumsUnderWay;
   execute::Progress* progress = nullptr;  // Hears what is waited for; null: nobody does.
   // GradientSums::Invariant: makes gradients of a set whole, of which ranks that share layers have

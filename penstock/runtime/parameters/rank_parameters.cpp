@@ -88,7 +88,7 @@ std::unique_ptr<execute::StageHooks> RankParameters::make_hooks(ParameterShards&
     return std::make_unique<ShardedGradients>(shards, options.sums, options.sums_under_way_max);
   }
   return std::make_unique<GradientReducer>(trained, grown_->group(), grown_->rules().bucket_bytes,
-                                           options.sums);
+                                           options.sums, options.sums_under_way_max);
 }
 
 void RankParameters::place(ParameterShards& shards) {
