@@ -21,13 +21,17 @@ void declare_emulate(CLI::App& app, EmulateCommand& command) {
       ->delimiter('x')
       ->expected(2)
       ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--output", command.output,
+                 "write what each rank does in one more step into this folder, for penstock report")
+      ->type_name("FOLDER");
   app.add_flag("--json", command.json, "print the result as JSON");
   app.footer(
       "The run's own code goes through a step on devices without memory, and a clock is kept.\n"
       "Seconds are estimates; counts and bytes are those of a real run.\n"
       "Examples:\n"
       "  penstock emulate examples/gpt.json --nproc 4\n"
-      "  penstock emulate llama.json --device h200 --set zero_optimization.stage=1");
+      "  penstock emulate llama.json --device h200 --set zero_optimization.stage=1\n"
+      "  penstock emulate llama.json --output emulated && penstock report emulated");
 }
 
 }  // namespace penstock::cli

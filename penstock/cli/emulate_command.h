@@ -17,6 +17,7 @@ struct EmulateCommand {
   std::string device = "h100-sxm";  // A name, or a JSON file of figures.
   // Hosts, and devices on each; empty: as many hosts as the ranks need.
   std::vector<std::int64_t> hosts;
+  std::string output;  // Folder for `penstock report`; empty: none.
   bool json = false;
 };
 

@@ -304,6 +304,48 @@ class Emulate(EmulateTest):
         self.assertIn("live, by the operator that wrote it first: aten::", result.err)
 
 
+class Recorded(EmulateTest):
+    """One more step, as `penstock report` reads it: by the clocks of devices."""
+
+    def events(self, *words: str) -> dict[str, tuple[int, int]]:
+        """When each action's input was there and when it was over, by rank and action."""
+        self.penstock("emulate", "llama.json", "--output", "emulated", *words)
+        lines = (self.folder / "emulated" / "timeline.csv").read_text().splitlines()
+        rows = [line.split(",") for line in lines if line[:1].isdigit()]
+        return {f"{row[1]} {row[2]}": (int(row[4]), int(row[5])) for row in rows if len(row) == 7}
+
+    def test_actions_end_when_the_device_has_done_them(self) -> None:
+        self.write("model/config.json", json.dumps({**LLAMA, **WIDE}))
+        told = self.told("--set", "mesh.pipe=2")
+        times = self.events("--set", "mesh.pipe=2")
+        for m in range(MICROBATCHES):
+            for before, after in (
+                (f"0 0F{m}", f"1 1F{m}"), (f"1 1F{m}", f"1 1B{m}"), (f"1 1B{m}", f"0 0B{m}"),
+            ):  # fmt: skip
+                self.assertLessEqual(times[before][1], times[after][0], (before, after))
+        for rank, has in enumerate(told["ranks"]):
+            spans = [times[f"{rank} {rank}{op}{m}"] for op in "FB" for m in range(MICROBATCHES)]
+            computed = sum(end - ready for ready, end in spans) / 1e9
+            # But for the norm and the update.
+            kernels = has["products_s"] + has["attention_s"] + has["other_s"]
+            products = has["products_s"] + has["attention_s"]
+            self.assertLess(products, computed)
+            self.assertLess(computed, kernels)
+            self.assertLess(times[f"{rank} finish"][1] / 1e9, has["step_s"])
+
+    def test_report_draws_it(self) -> None:
+        self.events("--set", "mesh.pipe=2", "--set", "mesh.tensor=2")
+        report = self.penstock("report", "emulated").out
+        self.assertIn("emulated: 1f1b(ranks=2, stages=2, microbatches=4)", report)
+        self.assertRegex(report, r"rank [0-3]: the [a-z -]+ behind piece \d of ")
+        self.assertIn("<svg", (self.folder / "emulated" / "report.html").read_text())
+
+    def test_a_folder_that_cannot_be_made(self) -> None:
+        self.write("taken", "")
+        self.refuse("--output taken/emulated: Not a directory",
+                    "emulate", "llama.json", "--output", "taken/emulated")  # fmt: skip
+
+
 class Shared(EmulateTest):
     """Ranks that share layers: what two of them send follows from the layers' pieces."""
 

@@ -32,6 +32,7 @@ enum class Carries : std::uint8_t { Kernels, Sends, Receives };
 
 struct Mark {
   bool is_over = false;
+  std::chrono::steady_clock::time_point over_at;
   Carries of = Carries::Kernels;  // Its stream's.
 };
 
@@ -272,6 +273,7 @@ class Late {
     stream.entries.pop_front();
     if (!mark) return;
     mark->is_over = true;
+    mark->over_at = std::chrono::steady_clock::now();
     over_.notify_all();
   }
 
@@ -432,6 +434,10 @@ void await_in_stream(Stream& stream, const MarkPtr& mark) {
 }
 
 bool is_over(const MarkPtr& mark) { return late->is_over(mark); }
+
+double milliseconds_between(const MarkPtr& from, const MarkPtr& to) {
+  return std::chrono::duration<double, std::milli>(to->over_at - from->over_at).count();
+}
 
 void await(const MarkPtr& mark) { late->await(mark); }
 

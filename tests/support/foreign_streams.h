@@ -99,6 +99,8 @@ MarkPtr mark(Stream& stream);
 // What the stream has from now on comes behind the mark.
 void await_in_stream(Stream& stream, const MarkPtr& mark);
 bool is_over(const MarkPtr& mark);
+// REQUIRES: both are over.
+double milliseconds_between(const MarkPtr& from, const MarkPtr& to);
 // Waits on the host.  Throws: what a kernel has thrown, or that all hangs.
 void await(const MarkPtr& mark);
 void await(Stream& stream);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/emulate/emulate.h"
+#include "penstock/runtime/run/report_files.h"
+#include "penstock/runtime/weights/atomic_file.h"
 
 namespace penstock::cli {
 namespace {
@@ -137,6 +141,22 @@ std::string to_json(const Report& report, const devices::DeviceModel& device) {
              join(ranks, ",\n  "), "]}\n");
 }
 
+// Makes the folder before anything long begins.
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw ConfigError(str("--output ", folder, ": ", error.message()));
+}
+
+void write_step(const std::string& folder, const emulate::RecordedStep& step) {
+  const auto file = [&](const char* name) {
+    return (std::filesystem::path(folder) / name).string();
+  };
+  run::write_program(folder, step.schedule);
+  weights::write_atomically(file(run::kTimelineFile), {measure::to_text(step.recording)});
+  weights::write_atomically(file(run::kTraceFile), {run::trace_text(step.recording)});
+}
+
 // A rank for each device.
 std::int64_t ranks_of(const EmulateCommand& command, const config::MeshConfig& mesh) {
   if (command.hosts.empty()) return command.run.ranks(mesh);
@@ -153,9 +173,17 @@ int run_emulate(const EmulateCommand& command) {
       config::read_config(command.run.config, command.run.overrides).config;
   try {
     if (!command.hosts.empty()) device.devices_per_host = static_cast<int>(command.hosts[1]);
+    const auto said = [](const std::string& text) {
+      write_message(str("penstock: emulate: ", text));
+    };
+    if (!command.output.empty()) make_folder(command.output);
     const Report report = emulate::emulate(
-        config, ranks_of(command, config.mesh), device,
-        [](const std::string& text) { write_message(str("penstock: emulate: ", text)); });
+        config, ranks_of(command, config.mesh), device, said,
+        command.output.empty() ? emulate::Record::Nothing : emulate::Record::OneMoreStep);
+    if (report.recorded) {
+      write_step(command.output, *report.recorded);
+      said(str("penstock report ", command.output, " shows the step"));
+    }
     write_result(command.json ? to_json(report, device) : as_text(report, device));
   } catch (const Error& error) {
     throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
-#include <optional>
+#include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -14,17 +15,34 @@
 #include "penstock/runtime/emulate/virtual_device.h"
 #include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/run/from_config.h"
+#include "penstock/runtime/run/timeline.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::emulate {
 namespace {
 
 constexpr std::chrono::minutes kDeadline(10);
+constexpr double kNanosecondsPerSecond = 1e9;
+
+// Takes one more step.  Returns: that step of all ranks, on rank 0.
+std::optional<RecordedStep> recorded_step(train::Trainer& trainer, const at::Tensor& inputs,
+                                          const at::Tensor& targets,
+                                          comm::Communicator& communicator) {
+  const execute::Executor& executor = trainer.program().executor();
+  trainer.program().executor().record_next_run();
+  trainer.step(inputs, targets);
+  run::Timeline timeline;
+  timeline.add(trainer.steps_taken(), executor);
+  measure::Recording recording =
+      timeline.gather(trainer.layout().mesh, executor.plan(), communicator);
+  if (communicator.rank().value != 0) return std::nullopt;
+  return RecordedStep{trainer.layout().schedule, std::move(recording)};
+}
 
 }  // namespace
 
 Report emulate(const config::Config& config, std::int64_t ranks, const devices::DeviceModel& device,
-               const std::function<void(const std::string&)>& said) {
+               const std::function<void(const std::string&)>& said, Record record) {
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
   if (ranks > std::numeric_limits<c10::DeviceIndex>::max()) {
@@ -52,6 +70,11 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
         train::TrainerOptions options = run::options_of(config, mesh, batch);
         options.device = c10::Device(kVirtual, index);
         options.compares_weights = false;
+        execute::Progress progress;
+        progress.host_clock = [&rank] {
+          return std::llround(rank.ledger().host_s * kNanosecondsPerSecond);
+        };
+        options.progress = &progress;
         train::Trainer trainer(options, model.layers, model.loss, *communicator);
         if (inner.rank().value == 0) said("the model is built");
         const at::Tensor text =
@@ -67,6 +90,9 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
         mine.step = rank.ledger() - before;
         mine.step_s = mine.step.end_s;
         mine.memory = rank.memory();
+        if (record == Record::Nothing) return;
+        auto recorded = recorded_step(trainer, inputs, targets, inner);
+        if (recorded) report.recorded = std::move(recorded);
       },
       kDeadline);
   double flops = 0;

@@ -92,6 +92,11 @@ struct VirtualGuard final : c10::impl::DeviceGuardImplInterface {
     const auto& marked = *static_cast<Event*>(event);
     rank_of(marked.device).await(marked.time);
   }
+  double elapsedTime(void* from, void* to, c10::DeviceIndex) const override {
+    constexpr double kMillisecondsPerSecond = 1e3;
+    return (static_cast<Event*>(to)->time - static_cast<Event*>(from)->time) *
+           kMillisecondsPerSecond;
+  }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
   }

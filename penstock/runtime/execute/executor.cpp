@@ -15,6 +15,7 @@
 #include "penstock/runtime/execute/device_events.h"
 #include "penstock/runtime/execute/handed_values.h"
 #include "penstock/runtime/execute/stand_ins.h"
+#include "penstock/runtime/execute/step_clock.h"
 
 namespace penstock::execute {
 namespace {
@@ -24,10 +25,25 @@ using lower::Kind;
 using lower::Route;
 using schedule::Purpose;
 
-Event begin_event(std::int32_t instruction) {
-  const std::int64_t now = now_ns();
-  return {.instruction = instruction, .start_ns = now, .ready_ns = now};
-}
+// A run whose times are recorded, while one lives.
+class RecordedRun {
+ public:
+  RecordedRun(Progress& progress, StepClock& clock, std::vector<ExchangeTimes>& exchanges)
+      : progress_(progress) {
+    clock.begin(progress.host_clock);
+    progress.clock = &clock;
+    progress.exchanges = &exchanges;
+  }
+  ~RecordedRun() {
+    progress_.exchanges = nullptr;
+    progress_.clock = nullptr;
+  }
+  RecordedRun(const RecordedRun&) = delete;
+  RecordedRun& operator=(const RecordedRun&) = delete;
+
+ private:
+  Progress& progress_;
+};
 
 bool share_storage(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() &&
@@ -196,7 +212,7 @@ struct Executor::Impl {
   nn::Values take(const Taken& taken, Ran& ran) {
     const std::scoped_lock lock(taking);
     nn::Values there = taken();
-    ran.ready_ns = now_ns();
+    if (progress.clock != nullptr) ran.ready_ns = clock.mark();
     return there;
   }
 
@@ -261,6 +277,7 @@ struct Executor::Impl {
   std::int64_t age;  // Age of the communicator in which the next was made.
   std::optional<HandedValues> values;
   DeviceEvents device_events{device};
+  StepClock clock{device};
   std::mutex taking;
   StandIns stand_ins;
   StepResult result;
@@ -292,7 +309,6 @@ StepResult Executor::run(const StepInputs& inputs) {
   exchanges_.clear();
   if (recording_) events_.reserve(plan_->instructions.size() + 1);
   Progress& progress = impl_->progress;
-  progress.exchanges = recording_ ? &exchanges_ : nullptr;
   progress.plan.store(plan_.get(), std::memory_order_release);
   std::int32_t index = 0;
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
@@ -303,15 +319,16 @@ StepResult Executor::run(const StepInputs& inputs) {
     check(*plan_, inputs);
     for (stage::Stage* stage : impl_->chunks) stage->begin_step(inputs.place);
     impl_->values->mailbox().begin(inputs.inputs);
+    std::optional<RecordedRun> recorded;
+    if (recording_) recorded.emplace(progress, impl_->clock, exchanges_);
     for (const Instruction& instruction : plan_->instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
       if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
       if (recording_) {
-        Event event = begin_event(index);
+        Event& event = begin_event(index);
         impl_->execute(instruction, inputs, &event);
         say_ran(progress, instruction);
-        event.end_ns = now_ns();
-        events_.push_back(event);
+        event.end_ns = impl_->clock.mark();
       } else {
         impl_->execute(instruction, inputs, nullptr);
         say_ran(progress, instruction);
@@ -319,16 +336,39 @@ StepResult Executor::run(const StepInputs& inputs) {
       progress.counter.fetch_add(1, std::memory_order_relaxed);
       ++index;
     }
-    Event end = begin_event(index);
+    Event* const end = recording_ ? &begin_event(index) : nullptr;
     impl_->finish(inputs);
-    end.end_ns = now_ns();
-    if (recording_) events_.push_back(end);
+    if (end != nullptr) {
+      end->end_ns = impl_->clock.mark();
+      end_recording();
+    }
   } catch (...) {
     fail(index, inputs.place.evaluation > 0 ? 0 : inputs.place.step);
   }
   recording_ = false;
-  progress.exchanges = nullptr;
   return std::move(impl_->result);
+}
+
+Event& Executor::begin_event(std::int32_t index) {
+  const std::int64_t now = impl_->clock.mark();
+  return events_.emplace_back(
+      Event{.instruction = index, .start_ns = now, .ready_ns = now, .end_ns = now});
+}
+
+// Marks become times.
+void Executor::end_recording() {
+  const StepClock& clock = impl_->clock;
+  impl_->clock.end(impl_->communicator);
+  for (Event& each : events_) {
+    for (std::int64_t* time : {&each.start_ns, &each.ready_ns, &each.end_ns}) {
+      *time = clock.ns(*time);
+    }
+  }
+  for (ExchangeTimes& each : exchanges_) {
+    for (std::int64_t* time : {&each.start_ns, &each.begun_ns, &each.awaited_ns, &each.end_ns}) {
+      *time = clock.ns(*time);
+    }
+  }
 }
 
 void Executor::await_device() {

@@ -5,7 +5,8 @@
 // name.
 // Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; they
 // may differ from microbatch to microbatch and from step to step; what is not on the stages' device
-// is copied there. Units: event times are nanoseconds of the steady clock: a device may work on.
+// is copied there.
+// Units: event times are nanoseconds of the steady clock, and of the device (step_clock.h).
 // Thread safety: run() is called by one thread; `progress` may be read by any.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -109,6 +110,9 @@ class Executor {
 
  private:
   struct Impl;
+  // The event of what the plan has there, or of its end, which begins.
+  Event& begin_event(std::int32_t index);
+  void end_recording();
   std::string where(std::int32_t index, std::int64_t step) const;
   // Rethrows what is being handled, with its place and the original nested in it, and tells the
   // other ranks.

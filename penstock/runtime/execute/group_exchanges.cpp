@@ -11,6 +11,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/exception_text.h"
 #include "penstock/runtime/comm/ordered_sum.h"
+#include "penstock/runtime/execute/step_clock.h"
 
 namespace penstock::execute {
 namespace {
@@ -32,10 +33,15 @@ bool is_outermost(const std::vector<std::int64_t>& sizes, std::int64_t dimension
   return true;
 }
 
+// The time of an exchange, where somebody records.
+std::int64_t mark_of(const Progress& progress) {
+  return progress.exchanges == nullptr ? 0 : progress.clock->mark();
+}
+
 // Notes an exchange that is over, where somebody records.
 void note(const Progress& progress, ExchangeTimes times) {
   if (progress.exchanges == nullptr) return;
-  times.end_ns = now_ns();
+  times.end_ns = progress.clock->mark();
   progress.exchanges->push_back(times);
 }
 
@@ -70,13 +76,13 @@ class GroupExchanges::Started : public stage::StartedExchange {
   // It began at `start_ns`.
   Started(Progress& progress, const char* name, std::int64_t start_ns, Halves halves)
       : progress_(progress),
-        times_{.name = name, .start_ns = start_ns, .begun_ns = now_ns()},
+        times_{.name = name, .start_ns = start_ns, .begun_ns = mark_of(progress)},
         halves_(std::move(halves)) {}
 
   at::Tensor await() override {
     const at::NoGradGuard no_grad;
     const ExchangeMark mark(progress_, times_.name, ExchangeMark::Half::Await);
-    times_.awaited_ns = now_ns();
+    times_.awaited_ns = mark_of(progress_);
     at::Tensor result = named(times_.name, [&] {
       halves_.messages->wait();
       return halves_.result();
@@ -95,7 +101,7 @@ std::unique_ptr<stage::StartedExchange> GroupExchanges::start(const stage::Asked
                                                               const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   const ExchangeMark mark(progress_, asked.name);
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = mark_of(progress_);
   return named(asked.name, [&] {
     Halves halves = started(asked, value);
     halves.messages->begin();
@@ -124,7 +130,7 @@ GroupExchanges::Halves GroupExchanges::started(const stage::AskedExchange& asked
 
 std::int64_t GroupExchanges::sum(std::int64_t part, const char* name) {
   const ExchangeMark mark(progress_, name);
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = mark_of(progress_);
   const at::Tensor sum = at::full({1}, part, at::kLong);
   communicator_.all_reduce(sum, group_.group())->wait();
   note(progress_,

@@ -47,6 +47,8 @@ inline std::int64_t now_ns() {
       .count();
 }
 
+class StepClock;
+
 // When an exchange of a layer held its rank: while it was begun, and from when its result was
 // needed until that was there.
 struct ExchangeTimes {
@@ -79,8 +81,11 @@ struct Progress {
   std::function<void(std::string_view place)> arrived;
   // The same with each action that has run, whose time what it does belongs to.
   std::function<void(std::string_view action)> ran;
-  // The writer's record of exchanges that are over; null: nobody records.
+  // The writer's record of exchanges that are over, by marks of the clock; null: nobody records.
   std::vector<ExchangeTimes>* exchanges = nullptr;
+  StepClock* clock = nullptr;
+  // The host's clock, in nanoseconds.
+  std::function<std::int64_t()> host_clock = now_ns;
 
   void arrive(const char* place) const {
     if (arrived) arrived(place);

@@ -11,7 +11,6 @@
 #include "penstock/core/text.h"
 #include "penstock/files/checkpoint/adapter_files.h"
 #include "penstock/files/checkpoint/model_files.h"
-#include "penstock/plan/render/recording_trace.h"
 #include "penstock/run/saved_model.h"
 #include "penstock/runtime/rank/watch.h"
 #include "penstock/runtime/run/adapting.h"
@@ -19,6 +18,7 @@
 #include "penstock/runtime/run/configured_trainer.h"
 #include "penstock/runtime/run/injected_faults.h"
 #include "penstock/runtime/run/model_card.h"
+#include "penstock/runtime/run/report_files.h"
 #include "penstock/runtime/run/run_checkpoints.h"
 #include "penstock/runtime/run/run_data.h"
 #include "penstock/runtime/run/run_record.h"
@@ -354,8 +354,8 @@ class Run {
         timeline_.gather(trainer.layout().mesh, trained_.trainer().program().executor().plan(),
                          trained_.communicator());
     if (!trained_.is_root()) return;
-    record_.replace("timeline.csv", measure::to_text(recording));
-    record_.replace("timeline.json", render::chrome_trace(render::trace_of(recording)));
+    record_.replace(kTimelineFile, measure::to_text(recording));
+    record_.replace(kTraceFile, trace_text(recording));
   }
 
   void finish_record() {

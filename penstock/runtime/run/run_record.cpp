@@ -12,11 +12,9 @@
 #include "penstock/plan/config/write.h"
 #include "penstock/plan/measure/metrics_lines.h"
 #include "penstock/plan/render/loss_svg.h"
-#include "penstock/plan/schedule/json.h"
-#include "penstock/render/schedule_svg.h"
 #include "penstock/runtime/rank/device.h"
+#include "penstock/runtime/run/report_files.h"
 #include "penstock/runtime/weights/atomic_file.h"
-#include "penstock/simulate/simulate.h"
 
 namespace penstock::run {
 namespace {
@@ -62,19 +60,9 @@ std::string RunRecord::earlier_lines(const char* name) const {
   return read_foreign_file("lines of an earlier start", path, measure::kMetricsBytesMax);
 }
 
-// The program is written as CSV, or as JSON, which also says that a stage has several ranks.  An
-// earlier start's file goes: `penstock report` would take it for this one's.
 void RunRecord::write_plan(const train::Trainer& trainer) const {
   weights::write_atomically(file("config.resolved.json"), {config::to_text(read_)});
-  const verify::VerifiedSchedule& verified = trainer.layout().schedule;
-  weights::write_atomically(file("schedule.svg"),
-                            {render::schedule_svg(verified, simulate::simulate(verified))});
-  const schedule::Schedule& program = verified.schedule();
-  const bool is_of_one = program.replicas == 1;
-  weights::write_atomically(file(is_of_one ? "schedule.csv" : "schedule.json"),
-                            {is_of_one ? schedule::to_csv(program) : schedule::to_json(program)});
-  std::error_code ignored;
-  std::filesystem::remove(file(is_of_one ? "schedule.json" : "schedule.csv"), ignored);
+  write_program(read_.config.run.directory, trainer.layout().schedule);
 }
 
 void RunRecord::begin(ConfiguredTrainer& trained, const RunCheckpoints& checkpoints,

@@ -1,0 +1,23 @@
+// What `penstock report` reads of a folder: a program, and what its ranks did in recorded steps.
+//
+// A run writes them, and so does an emulated one.  Names and formats: docs/run_directory.md.
+#pragma once
+#include <string>
+
+#include "penstock/plan/measure/recording.h"
+#include "penstock/verify/verify.h"
+
+namespace penstock::run {
+
+inline constexpr const char* kTimelineFile = "timeline.csv";
+inline constexpr const char* kTraceFile = "timeline.json";
+
+// The trace of a recording, for kTraceFile.
+std::string trace_text(const measure::Recording& recording);
+
+// Writes the program as a picture and as CSV, or as JSON, which also says that a stage has several
+// ranks.  The other one's file goes: `penstock report` would take it for this one's.
+// Throws: CheckpointError that names what cannot be written.
+void write_program(const std::string& folder, const verify::VerifiedSchedule& verified);
+
+}  // namespace penstock::run
