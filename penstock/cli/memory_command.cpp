@@ -30,6 +30,20 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 10))
       ->needs(layers);
+  CLI::Option* const context =
+      app.add_option("--context", command.context,
+                     "numbers of ranks that share the tokens of a sample, for each of which\n"
+                     "--layers writes, for plans: no run can have them yet (default: 1)")
+          ->type_name("N,N")
+          ->delimiter(',')
+          ->check(CLI::Range(1, 1 << 10))
+          ->needs(layers);
+  app.add_option("--context-by", command.context_by,
+                 "how keys and values reach these ranks: gather or ring")
+      ->type_name("WAY")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gather", "ring"}))
+      ->needs(context);
   app.footer(
       "Nothing is trained: one layer of each kind runs, by its shapes; the rest is told from the\n"
       "plan.\n"

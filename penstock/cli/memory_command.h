@@ -20,7 +20,9 @@ struct MemoryCommand {
   std::string layers;       // Path of a file of single layers' numbers; empty: none is written.
   // Sizes of a microbatch to measure; empty: the configuration's.
   std::vector<std::int64_t> microbatch_sizes;
-  std::vector<std::int32_t> tensor;  // Numbers of ranks that share layers; empty: 1.
+  std::vector<std::int32_t> tensor;   // Numbers of ranks that share layers; empty: 1.
+  std::vector<std::int32_t> context;  // Numbers of ranks that share tokens; empty: 1.
+  std::string context_by = "gather";  // How keys and values reach these: gather or ring.
 };
 
 // Declares the options on `app`; they are in `command` once the app has parsed.

@@ -38,6 +38,9 @@ class Candidate:
     bound_by: the largest part beside the compute where it is 5 % of the step, else "compute".
     on_frontier: no candidate is both faster and smaller.
     equals: other layouts that take as long and as much.
+    tensor, context, expert: ranks that share weights, the tokens of a sample, experts.
+    shard: ranks among which ZeRO cuts.
+    not_yet: what no run can have of it so far; empty: `penstock train` takes it.
     """
 
     number: int
@@ -61,6 +64,11 @@ class Candidate:
     bound_by: str
     on_frontier: bool
     equals: list[str]
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    shard: int = 1
+    not_yet: Sequence[str] = ()
 
 
 class Plan(Sequence[Candidate]):

@@ -42,6 +42,13 @@ LayersFile file() {
                           .weight_peak = {.first = 11, .later = 12},
                           .backward_sent = 14,
                           .backward_exchanges = 15,
+                          .exchanges = {{.group = LayerGroup::Experts,
+                                         .way = ExchangeWay::ByNode,
+                                         .copies = 8,
+                                         .forward_bytes = 21,
+                                         .forward_count = 2,
+                                         .backward_bytes = 22,
+                                         .backward_count = 3}},
                           .forward_kernels = {{{KernelKind::Other, 17}, 1},
                                               {{KernelKind::ShortProduct, kManyOperations}, 2}},
                           .weight_kernels = {{{KernelKind::AttentionBackward, 18}, 3}},
@@ -58,6 +65,8 @@ LayersFile file() {
                     {.microbatch = 4, .memory = {.layers = {layer}, .loss = {.output = 5}}},
                     {.microbatch = 1,
                      .sharers = 2,
+                     .context = 3,
+                     .experts = 5,
                      .memory = {.layers = {layer}, .loss = {}, .again = {{.kept = 16}}}}}};
 }
 
@@ -75,6 +84,9 @@ TEST(LayersFile, ReadsWhatItWrites) {
   EXPECT_EQ(layer.forward_kernels, file().sizes[2].memory.layers[0].forward_kernels);
   EXPECT_EQ(layer.weight_kernels, file().sizes[2].memory.layers[0].weight_kernels);
   EXPECT_EQ(layer.input_kernels, devices::Kernels());
+  EXPECT_EQ(layer.exchanges, file().sizes[2].memory.layers[0].exchanges);
+  EXPECT_EQ(read_file.sizes[3].context, 3);
+  EXPECT_EQ(read_file.sizes[3].experts, 5);
   EXPECT_EQ(layer.backward_pass, file().sizes[1].memory.layers[0].backward_pass);
   EXPECT_FALSE(parameter.is_trainable);
   EXPECT_EQ(read_file.sizes[2].memory.layers[0].weight_peak.later, 12);
@@ -97,7 +109,7 @@ void expect_refused(std::string text, const std::string& part, const std::string
 
 TEST(LayersFile, RefusesWhatIsNone) {
   const std::string text = to_json(file());
-  expect_refused(text, "\"version\": 3", "\"version\": 2", "this penstock reads version 3");
+  expect_refused(text, "\"version\": 4", "\"version\": 3", "this penstock reads version 4");
   expect_refused(text, "\"kept\": 4", "\"kept\": -4", "kept: expected a whole number from 0");
   expect_refused(text, "\"kept\": 4", "\"kapt\": 4", "no key \"kept\"");
   expect_refused(text, "[8, 9]", "[8]", "backward_peak: expected two numbers");
@@ -106,7 +118,13 @@ TEST(LayersFile, RefusesWhatIsNone) {
   expect_refused(text, "[\"begin\", 19]", "[\"begins\", 19]", "expected kernels, begin, or await");
   expect_refused(text, "\"microbatch\": 4", "\"microbatch\": 1", "must rise");
   expect_refused(text, "\"microbatch\": 1", "\"microbatch\": 0", "expected 1 or more");
-  expect_refused(text, "\"sharers\": 2", "\"sharers\": 1", "sizes must rise");
+  expect_refused(text, "\"sharers\": 2, \"context\": 3, \"experts\": 5",
+                 "\"sharers\": 1, \"context\": 1, \"experts\": 1", "sizes must rise");
+  expect_refused(text, "\"by_node\", 8", "\"by_nodes\", 8", "exchanges: expected a group");
+  expect_refused(text, "\"by_node\", 8", "\"by_node\", -8", "exchanges: expected a whole number");
+  expect_refused(text, "\"expert_parameters\": 0", "\"expert_parameters\": 2",
+                 "expected at most the 0 that the layer has");
+  expect_refused(text, "\"context\": 3", "\"context\": 0", "expected 1 or more");
   expect_refused(text, "\"selective\": true", "\"selective\": false", "sizes must rise");
 }
 

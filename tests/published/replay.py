@@ -54,6 +54,8 @@ def table_of(row: dict[str, Any]) -> str:
 def model_operations(row: dict[str, Any], program: dict[str, Any], counts: str) -> float:
     """Operations of a step as papers count them, attention whole."""
     tokens = row["samples"] * row["sequence"]
+    if "config" in program:
+        return tokens * experts_operations(row["sequence"], program["config"], counts)
     h, ffn, gates = row["hidden"], row["ffn"], 2 if program.get("gated") else 1
     kv = 2 * h * row["kv_heads"] / row["heads"]
     block = 2 * (h * (h + kv) + h * h + (gates + 1) * h * ffn) + 4 * row["sequence"] * h
@@ -61,10 +63,26 @@ def model_operations(row: dict[str, Any], program: dict[str, Any], counts: str) 
     return tokens * (passes * row["layers"] * block + 3 * 2 * h * row["vocabulary"])
 
 
+def experts_operations(sequence: int, model: dict[str, Any], counts: str) -> float:
+    """The same of a token, of the experts that it goes to."""
+    h, heads = model["hidden_size"], model["num_attention_heads"]
+    head = model.get("head_dim", h // heads)
+    linear = h * head * (2 * heads + 2 * model["num_key_value_heads"])
+    width = model.get("moe_intermediate_size", model["intermediate_size"])
+    linear += 3 * h * width * model["num_experts_per_tok"]
+    attention = 2 * sequence * heads * head * (1 if counts == "half" else 2)
+    block = 2 * linear + attention
+    return 3 * (model["num_hidden_layers"] * block + 2 * h * model["vocab_size"])
+
+
+def ranks_of(row: dict[str, Any]) -> int:
+    return row["pipe"] * row["tensor"] * row["data"] * row.get("context", 1)
+
+
 def measured_step(row: dict[str, Any], program: dict[str, Any]) -> float | None:
     """Seconds of a step; None: nobody measured one."""
     measured = row["measured"]
-    ranks = row["pipe"] * row["tensor"] * row["data"]
+    ranks = ranks_of(row)
     if "step_s" in measured:
         return measured["step_s"]
     if "tokens_s_device" in measured:
@@ -118,22 +136,32 @@ def peak_of(parts: dict[str, int], row: dict[str, Any], program: dict[str, Any])
 def planned(row: dict[str, Any], folder: Path) -> Planned:
     """Runs `penstock plan --only` on it."""
     program = sources()[table_of(row)]["program"]
-    layers = shapes.layers_file(row, program)
-    (folder / "layers.json").write_text(json.dumps(layers))
-    block = sum(each["elements"] for each in layers["sizes"][0]["layers"][1]["parameters"])
-    config = {
+    config: dict[str, Any] = {
         "train_batch_size": row["samples"],
         "train_micro_batch_size_per_gpu": row["microbatch"],
         "bf16": {"enabled": True},
         "data_types": {"grad_accum_dtype": "fp32"},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
-        # Blocks come whole, one ahead.
-        "zero_optimization": {"stage3_prefetch_bucket_size": block},
-        "model": {
+    }  # fmt: skip
+    model = program.get("config")
+    if model is None:
+        layers = shapes.layers_file(row, program)
+        (folder / "layers.json").write_text(json.dumps(layers))
+        block = sum(each["elements"] for each in layers["sizes"][0]["layers"][1]["parameters"])
+        config["model"] = {
             "layers": row["layers"], "hidden": row["hidden"], "heads": row["heads"],
             "vocabulary": row["vocabulary"], "sequence_length": row["sequence"],
-        },
-    }  # fmt: skip
+        }  # fmt: skip
+    else:  # The plan's own formulas.
+        (folder / "config.json").write_text(json.dumps(model))
+        config["model"] = {"type": "hugging_face", "path": ".", "weights": "random",
+                           "sequence_length": row["sequence"]}  # fmt: skip
+        width = model.get("moe_intermediate_size", model["intermediate_size"])
+        names = ("n_routed_experts", "num_experts", "num_local_experts")
+        experts = next(model[name] for name in names if name in model)
+        block = 3 * model["hidden_size"] * width * experts // row.get("expert", 1)
+    # Blocks come whole, one ahead.
+    config["zero_optimization"] = {"stage3_prefetch_bucket_size": block}
     (folder / "run.json").write_text(json.dumps(config))
     device = row["device"]
     other: dict[str, Any] = {}
@@ -145,14 +173,16 @@ def planned(row: dict[str, Any], folder: Path) -> Planned:
         (folder / "device.json").write_text(json.dumps({"like": device, **other}))
         device = "device.json"
     stages = row["pipe"] * row["stages_per_rank"]
-    is_even = row["layers"] % stages == 0 or (row["layers"] + 2) % stages == 0
+    blocks = row["layers"] if model is None else model["num_hidden_layers"]
+    is_even = blocks % stages == 0 or (blocks + 2) % stages == 0
     layout = ",".join(
         f"{key}={row[key]}"
         for key in ("pipe", "tensor", "data", "zero", "schedule", "stages_per_rank", "microbatch",
-                    "recompute")
+                    "recompute", "context", "expert") if key in row
     ) + (",stages=even" if is_even else "")  # fmt: skip
-    words = ["plan", "run.json", "--layers", "layers.json", "--device", device, "--only", layout,
-             "--ranks-per-node", str(row["per_node"]), "--format", "json"]  # fmt: skip
+    words = ["plan", "run.json", "--device", device, "--only", layout, "--ranks-per-node",
+             str(row["per_node"]), "--format", "json"]  # fmt: skip
+    words += ["--layers", "layers.json"] if model is None else program["options"]
     done = subprocess.run(
         [str(PENSTOCK), *words], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -208,7 +238,7 @@ class Summary:
 
 def speed(row: dict[str, Any], step: float) -> float:
     """Tokens a second and rank."""
-    return row["samples"] * row["sequence"] / step / (row["pipe"] * row["tensor"] * row["data"])
+    return row["samples"] * row["sequence"] / step / ranks_of(row)
 
 
 def summary(plans: list[Planned]) -> Summary:
@@ -247,8 +277,9 @@ def in_words(each: Planned) -> str:
              if name != "step" and part > 0.01 * each.step]  # fmt: skip
     edge = " (out of memory)" if row["measured"].get("out_of_memory") else ""
     return (
-        f"{row['id']} pipe {row['pipe']} tensor {row['tensor']} data {row['data']} "
-        f"ZeRO {row['zero']} microbatch {row['microbatch']}: step {each.step:.4g} s, "
+        f"{row['id']} pipe {row['pipe']} tensor {row['tensor']} context {row.get('context', 1)} "
+        f"expert {row.get('expert', 1)} data {row['data']} ZeRO {row['zero']} "
+        f"microbatch {row['microbatch']}: step {each.step:.4g} s, "
         f"{percent(each.error()) if each.measured else '?'}; {max(each.peaks) / 1e9:.1f} GB, "
         f"{percent(each.memory_error()) or '?'}, {'fits' if each.fits else 'does not fit'}{edge}; "
         + ", ".join(parts)

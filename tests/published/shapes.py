@@ -36,10 +36,12 @@ class Shape:
     has_ties: bool
     cuts_tokens: bool
     halves_products: bool = False
+    context: int = 1
 
     @property
     def tokens(self) -> int:
-        return self.microbatch * self.sequence
+        """Tokens of a rank of those that share a sample's."""
+        return self.microbatch * self.sequence // self.context
 
     @property
     def between(self) -> int:
@@ -64,7 +66,7 @@ class Kernels:
 
 
 def scores(shape: Shape) -> int:
-    return shape.microbatch * shape.heads * shape.sequence**2 // shape.tensor
+    return shape.microbatch * shape.heads * shape.sequence**2 // shape.tensor // shape.context
 
 
 def attention_forward(shape: Shape, kernels: Kernels) -> None:
@@ -109,10 +111,11 @@ def layer(parameters: list[dict[str, Any]], passes: dict[str, Kernels], **number
     result: dict[str, Any] = dict.fromkeys(
         ("buffers", "output", "input_gradient", "kept", "half_kept", "forward_peak",
          "plain_forward_peak", "input_peak", "forward_sent", "forward_exchanges", "backward_sent",
-         "backward_exchanges"), 0)  # fmt: skip
+         "backward_exchanges", "expert_parameters"), 0)  # fmt: skip
     flags = ("keeps_input", "keeps_output", "half_keeps_input", "half_keeps_gradient")
     result |= dict.fromkeys(flags, False)
-    result |= {"backward_peak": [0, 0], "weight_peak": [0, 0], "parameters": parameters}
+    result |= {"backward_peak": [0, 0], "weight_peak": [0, 0], "parameters": parameters,
+               "exchanges": []}  # fmt: skip
     for name in ("forward", "backward", "input", "weight"):
         result[name + "_kernels"] = passes[name].all if name in passes else []
     # Exchanges hide behind nothing: the program is not told kernel by kernel.
@@ -173,6 +176,10 @@ def block(shape: Shape, is_selective: bool) -> dict:
     output = between * h * SHORT
     sent = 0 if t == 1 else 2 * n * h * SHORT * (t - 1) // t * 2  # Two sums, or as much.
     peak = max(n * ffn * 3 * SHORT, scores(s) * 5 if s.is_plain else 0)
+    # Keys and values of a rank's own tokens go round: forward, and with their gradients backward.
+    own = n * kv // t * SHORT
+    ring = [["context", "ring", 1, own, 1, 2 * own, 1]] if s.context > 1 else []
+    peak += 3 * own if s.context > 1 else 0
     backward = Kernels()
     backward.all = inputs.all + weights.all
     return layer(
@@ -184,6 +191,7 @@ def block(shape: Shape, is_selective: bool) -> dict:
         input_peak=output + peak, backward_peak=[output + peak, output + peak],
         weight_peak=[0, 0], forward_sent=sent, backward_sent=sent,
         forward_exchanges=2 if t > 1 else 0, backward_exchanges=2 if t > 1 else 0,
+        exchanges=ring,
     )  # fmt: skip
 
 
@@ -261,6 +269,7 @@ def layers_file(row: dict[str, Any], program: dict[str, Any]) -> dict[str, Any]:
         is_plain=program["attention"] == "plain", is_gated=program.get("gated", False),
         has_ties=program.get("ties", False), cuts_tokens=row["tokens_cut"],
         halves_products=program.get("selective") == "every second product",
+        context=row.get("context", 1),
     )  # fmt: skip
     model = [{"name": "embedding", "type": "Embedding", "parameters": 1}]
     model += [{"name": f"block.{i}", "type": "Block", "parameters": 1} for i in range(shape.layers)]
@@ -269,11 +278,12 @@ def layers_file(row: dict[str, Any], program: dict[str, Any]) -> dict[str, Any]:
     for is_selective in (False, True):
         each = block(shape, is_selective)
         sizes.append({
-            "microbatch": shape.microbatch, "sharers": shape.tensor, "selective": is_selective,
+            "microbatch": shape.microbatch, "sharers": shape.tensor, "context": shape.context,
+            "experts": 1, "selective": is_selective,
             "loss": loss(shape), "again": [],
             "layers": [embedding(shape), *[each] * shape.layers, head(shape)],
         })  # fmt: skip
     return {
-        "version": 3, "made_for": made_for(row), "sample_bytes": 16 * shape.sequence,
+        "version": 4, "made_for": made_for(row), "sample_bytes": 16 * shape.sequence,
         "fused": True, "model": model, "sizes": sizes,
     }  # fmt: skip

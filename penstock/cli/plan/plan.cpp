@@ -38,6 +38,7 @@ struct PlanCommand {
   std::optional<std::size_t> against;
   std::optional<std::size_t> explain;
   std::string write;
+  std::int64_t experts = 0;  // Experts of a layer, as the model has them.
   std::string format = "text";
   std::string output;
 };
@@ -99,13 +100,19 @@ choose::Choices choices_of(const PlanCommand& command, const config::Config& con
                           .layers = std::ssize(layers.model),
                           .ranks_per_node = ranks_per_node};
   std::set<std::int64_t> microbatches;
-  std::set<std::int32_t> tensor;
+  std::set<std::int32_t> tensor, context;
   for (const memory::MeasuredSize& size : layers.sizes) {
     microbatches.insert(size.microbatch);
     tensor.insert(static_cast<std::int32_t>(size.sharers));
+    context.insert(static_cast<std::int32_t>(size.context));
   }
   choices.microbatches.assign(microbatches.begin(), microbatches.end());
   choices.tensor.assign(tensor.begin(), tensor.end());
+  add_axes(command.inputs.axes, config, command.experts, choices);
+  // Layers by formula are of any size.
+  if (command.experts == 0) {
+    std::erase_if(choices.context, [&](std::int32_t ranks) { return !context.contains(ranks); });
+  }
   for (const int stage : command.zero) {
     choices.zero.push_back(static_cast<choose::ZeroStage>(stage));
   }
@@ -205,6 +212,8 @@ choose::Frame frame_of(const PlanCommand& command, const config::Config& config,
       .world = command.world,
       .samples = samples_of(config),
       .layers = layers,
+      .tokens = config.model.sequence_length,
+      .experts = command.experts,
       .ranks_per_node = links_of(command.inputs, {}).network.ranks_per_node,
       .full_interval = std::max<std::int64_t>(config.pipeline.activation_checkpoint_interval, 1)};
 }
@@ -215,6 +224,8 @@ void add_sizes(const PlanCommand& command, const config::Config& config, PlanInp
   std::set<std::int64_t> microbatches(inputs.microbatch_sizes.begin(),
                                       inputs.microbatch_sizes.end());
   std::set<std::int32_t> tensor(inputs.tensor.begin(), inputs.tensor.end());
+  const std::vector<std::int32_t> contexts = inputs.axes.contexts();
+  std::set<std::int32_t> context(contexts.begin(), contexts.end());
   tensor.insert(1);  // What every model has.
   if (command.against && microbatches.empty()) microbatches = {1, 2, 4, 8};
   if (command.against && inputs.tensor.empty()) tensor = {1, 2, 4, 8};
@@ -223,19 +234,22 @@ void add_sizes(const PlanCommand& command, const config::Config& config, PlanInp
     const choose::Layout layout = choose::asked_layout(text, frame).layout;
     microbatches.insert(layout.microbatch);
     tensor.insert(layout.tensor());
+    context.insert(layout.context());
   }
+  inputs.axes.context.assign(context.begin(), context.end());
   inputs.microbatch_sizes.assign(microbatches.begin(), microbatches.end());
   inputs.tensor.assign(tensor.begin(), tensor.end());
 }
 
 // Throws: ConfigError where the layers do not have the layout's size.
 void require_size(const std::string& text, const choose::Layout& layout,
-                  const memory::LayersFile& layers) {
-  std::set<std::int64_t> microbatches, tensor;
+                  const memory::LayersFile& layers, bool makes_any) {
+  std::set<std::int64_t> microbatches, tensor, context;
   bool has_selective = false;
   for (const memory::MeasuredSize& size : layers.sizes) {
     microbatches.insert(size.microbatch);
     tensor.insert(size.sharers);
+    context.insert(size.context);
     has_selective |= size.is_selective;
   }
   const auto refuse = [&](const std::string& what, const std::string& note) {
@@ -247,6 +261,10 @@ void require_size(const std::string& text, const choose::Layout& layout,
                join(std::vector<std::int64_t>(tensor.begin(), tensor.end()), ", "),
                "; a size divides the heads"));
   }
+  if (!makes_any && !context.contains(layout.context())) {
+    refuse(str("context=", layout.context(), ": the layers have not this size"),
+           str("sizes: ", join(std::vector<std::int64_t>(context.begin(), context.end()), ", ")));
+  }
   if (!microbatches.contains(layout.microbatch)) {
     refuse(str("microbatch=", layout.microbatch, ": the layers have not this size"),
            str("sizes: ",
@@ -257,13 +275,35 @@ void require_size(const std::string& text, const choose::Layout& layout,
   }
 }
 
-std::vector<choose::Priced> priced_of(const PlanCommand& command, Request& request) {
+// The same layout when all tokens go to one rank's experts.
+std::optional<choose::Priced::Worst> worst_of(const Request& request, const ShapedLayers& shaped,
+                                              const choose::Layout& layout,
+                                              const choose::Candidate& candidate) {
+  const double load = shapes::worst_load(shaped.shape(), layout.experts);
+  if (load <= 1.0) return std::nullopt;
+  const memory::LayersFile none{.made_for = request.layers.made_for,
+                                .model = request.layers.model,
+                                .sample_bytes = request.layers.sample_bytes,
+                                .is_fused = request.layers.is_fused};
+  Request worst{.config = request.config, .layers = none};
+  worst.make_size = [&](const choose::Layout& of) { return shaped.size_of(of, load); };
+  worst.network = request.network;
+  worst.times_of = request.times_of;
+  worst.memory_bandwidth = request.memory_bandwidth;
+  worst.kernels = request.kernels;
+  worst.file_bandwidth = request.file_bandwidth;
+  return choose::Priced::Worst{.load = load,
+                               .bytes = choose::price(worst, candidate).candidate.peak()};
+}
+
+std::vector<choose::Priced> priced_of(const PlanCommand& command,
+                                      const std::optional<ShapedLayers>& shaped, Request& request) {
   const choose::Frame frame =
       frame_of(command, request.config, static_cast<std::int64_t>(request.layers.model.size()));
   std::vector<choose::Priced> priced;
   for (const std::string& text : command.only) {
     const choose::AskedLayout asked = choose::asked_layout(text, frame);
-    require_size(text, asked.layout, request.layers);
+    require_size(text, asked.layout, request.layers, shaped.has_value());
     if (asked.layout.offload != choose::Offload::Nothing && command.offload.empty()) {
       throw ConfigError(str("plan: --only ", in_quotes(text), ": how fast are its files?"),
                         {"--offload DIR=SPEED says it"});
@@ -280,6 +320,10 @@ std::vector<choose::Priced> priced_of(const PlanCommand& command, Request& reque
                             plans.candidates.size(), " candidates"));
     }
     priced.push_back(choose::price(request, plans.candidates[*command.against - 1]));
+  }
+  for (choose::Priced& each : priced) {
+    if (!shaped) break;
+    each.worst = worst_of(request, *shaped, each.candidate.layout, each.candidate);
   }
   return priced;
 }
@@ -304,11 +348,26 @@ void check_options(const PlanCommand& command) {
   }
 }
 
+// Throws: ConfigError for a layout that no run can have.
+void write_configuration(const PlanCommand& command, const Request& request,
+                         const choose::Candidate& candidate) {
+  if (command.write.empty()) return;
+  if (const auto names = not_yet(request, candidate.layout); !names.empty()) {
+    throw ConfigError(
+        str("plan: --write ", command.write, ": no run can have this yet: ", join(names, ", ")),
+        {"leave --all-axes, --context, --expert and --shard out for layouts that "
+         "penstock train takes"});
+  }
+  write_output(config::to_text(choose::configuration_of(request, candidate)), command.write);
+}
+
 int run_plan(const PlanCommand& given) {
   check_options(given);
   PlanCommand command = given;
   const config::ReadConfig read =
       config::read_config(command.inputs.config, command.inputs.overrides);
+  const auto shape = shape_with_experts(read.config);
+  if (shape) command.experts = shape->experts.count;
   if (!command.only.empty()) add_sizes(command, read.config, command.inputs);
   if (!command.inputs.costs.empty()) {
     config::require_whole_layers(read.config, "plan --costs", "costs are those of whole layers",
@@ -319,12 +378,14 @@ int run_plan(const PlanCommand& given) {
   check_plan_inputs(command.inputs);
   const std::int64_t memory_max = memory_limit(command);
   files_of(command.offload);
-  const memory::LayersFile layers = layers_of(command.inputs, read.config);
+  const Layers all_layers = layers_of(command.inputs, read.config);
+  const memory::LayersFile& layers = all_layers.file;
   const Times times = times_of(command.inputs, read.config, layers);
   const Links links = links_of(command.inputs, times);
   const Files files = files_of(command.offload);
   Request request{.config = read.config,
                   .layers = layers,
+                  .family = all_layers.shaped ? shape->family : "",
                   .choices = choices_of(command, read.config, layers, links.network.ranks_per_node),
                   .memory_max = memory_max,
                   .network = links.network,
@@ -334,20 +395,22 @@ int run_plan(const PlanCommand& given) {
                   .file_bandwidth = files.bandwidth,
                   .file_folder = files.folder,
                   .top = command.top};
+  if (all_layers.shaped) {
+    request.make_size = [&all_layers](const choose::Layout& layout) {
+      return all_layers.shaped->size_of(layout);
+    };
+  }
   const PlanQuestion question{.config = command.inputs.config,
                               .costs = times.origin,
-                              .memory = layers_text(command.inputs, layers),
+                              .memory = layers_text(command.inputs, all_layers),
                               .links = links.text,
                               .request = request};
   if (!command.only.empty()) {
-    const std::vector<choose::Priced> priced = priced_of(command, request);
+    const std::vector<choose::Priced> priced = priced_of(command, all_layers.shaped, request);
+    write_configuration(command, request, priced.front().candidate);
     write_output(
         command.format == "json" ? priced_json(question, priced) : priced_text(question, priced),
         command.output);
-    if (!command.write.empty()) {
-      write_output(config::to_text(choose::configuration_of(request, priced.front().candidate)),
-                   command.write);
-    }
     return static_cast<int>(ExitCode::Ok);
   }
   const Plans plans = plans_of(request);
@@ -356,11 +419,8 @@ int run_plan(const PlanCommand& given) {
     throw ConfigError(str("plan: --explain ", chosen, ": there are ", plans.candidates.size(),
                           " candidates; --top gives more, where there are more"));
   }
+  write_configuration(command, request, plans.candidates[chosen - 1]);
   write_output(formatted(command, question, plans), command.output);
-  if (!command.write.empty()) {
-    const auto& candidate = plans.candidates[chosen - 1];
-    write_output(config::to_text(choose::configuration_of(request, candidate)), command.write);
-  }
   return static_cast<int>(ExitCode::Ok);
 }
 
@@ -392,10 +452,12 @@ void declare_results(CLI::App& app, PlanCommand& command) {
       ->type_name("K")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--only", command.only,
-                 "price this layout, and tell where each rank's time and bytes go:\n"
-                 "pipe=8,tensor=8,data=2,zero=1,schedule=1f1b,microbatch=1,recompute=selective;\n"
-                 "stages_per_rank, offload, stages=even, too; a second one is compared")
+  app.add_option(
+         "--only", command.only,
+         "price this layout, and tell where each rank's time and bytes go:\n"
+         "pipe=8,tensor=8,data=2,zero=1,schedule=1f1b,microbatch=1,recompute=selective;\n"
+         "context, expert, shard, stages_per_rank, offload, stages=even, too; a second one\n"
+         "is compared")
       ->type_name("LAYOUT");
   app.add_option("--against", command.against, "compare the layout of --only with candidate K")
       ->type_name("K")
@@ -418,6 +480,7 @@ Command declare_plan_command(CLI::App& app) {
   const auto command = std::make_shared<PlanCommand>();
   declare_question(app, *command);
   declare_plan_inputs(app, command->inputs);
+  declare_axes(app, command->inputs.axes);
   declare_results(app, *command);
   app.footer(
       "Every layout is considered; those that may be among the first are simulated.\n"

@@ -76,15 +76,22 @@ std::vector<std::int32_t> tensor_of(const PlanInputs& inputs) {
   return is_whole ? std::vector<std::int32_t>{1} : std::vector<std::int32_t>{1, 2, 4, 8};
 }
 
+std::vector<std::int64_t> microbatches_of(const PlanInputs& inputs) {
+  if (!inputs.microbatch_sizes.empty()) return inputs.microbatch_sizes;
+  return {1, 2, 4, 8};
+}
+
 memory::LayersFile measure(const PlanInputs& inputs) {
   const TemporaryFile file;
-  const std::vector<std::int64_t> sizes = inputs.microbatch_sizes.empty()
-                                              ? std::vector<std::int64_t>{1, 2, 4, 8}
-                                              : inputs.microbatch_sizes;
+  const std::vector<std::int64_t> sizes = microbatches_of(inputs);
   std::vector<std::string> words = {runtime_program(), "memory",    inputs.config,
                                     "--layers",        file.path(), "--microbatch-sizes",
                                     join(sizes, ",")};
   words.insert(words.end(), {"--tensor", join(tensor_of(inputs), ",")});
+  if (const auto context = inputs.axes.contexts(); context != std::vector<std::int32_t>{1}) {
+    words.insert(words.end(),
+                 {"--context", join(context, ","), "--context-by", inputs.axes.context_by});
+  }
   if (inputs.measure) words.emplace_back("--measure");
   if (!inputs.device.empty()) words.insert(words.end(), {"--set", "launch.device=cuda"});
   for (const config::Override& each : inputs.overrides) {
@@ -225,6 +232,7 @@ void require_sizes(const PlanInputs& inputs, const memory::LayersFile& file) {
   };
   require(inputs.microbatch_sizes, &memory::MeasuredSize::microbatch, "--microbatch-sizes");
   require(inputs.tensor, &memory::MeasuredSize::sharers, "--tensor");
+  require(inputs.axes.context, &memory::MeasuredSize::context, "--context");
 }
 
 }  // namespace
@@ -320,8 +328,14 @@ void check_plan_inputs(const PlanInputs& inputs) {
   links_of(inputs, {});
 }
 
-memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& config) {
-  if (inputs.layers.empty()) return measure(inputs);
+Layers layers_of(const PlanInputs& inputs, const config::Config& config) {
+  if (inputs.layers.empty()) {
+    auto shape = shape_with_experts(config);
+    if (!shape) return {.file = measure(inputs)};
+    Layers layers{.shaped = ShapedLayers(config, *std::move(shape), inputs.axes)};
+    layers.file = layers.shaped->file(microbatches_of(inputs), tensor_of(inputs));
+    return layers;
+  }
   memory::LayersFile file = read_layers_file(inputs.layers);
   if (file.made_for != memory::made_for(config)) {
     throw ConfigError(
@@ -336,18 +350,20 @@ memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& con
     return std::ranges::count(tensor, size.sharers) == 0 ||
            (!asked.empty() && std::ranges::count(asked, size.microbatch) == 0);
   });
-  return file;
+  return {.file = std::move(file)};
 }
 
-std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers) {
+std::string layers_text(const PlanInputs& inputs, const Layers& layers) {
   const auto all = [&](std::int64_t memory::MeasuredSize::* of) {
     std::set<std::int64_t> sizes;
-    for (const memory::MeasuredSize& size : layers.sizes) sizes.insert(size.*of);
+    for (const memory::MeasuredSize& size : layers.file.sizes) sizes.insert(size.*of);
     return std::vector<std::int64_t>(sizes.begin(), sizes.end());
   };
   const std::vector<std::int64_t> sharers = all(&memory::MeasuredSize::sharers);
   const bool is_whole = sharers == std::vector<std::int64_t>{1};
-  const char* const how = inputs.measure ? "layers measured now" : "layers by shape";
+  const char* const how = layers.shaped    ? "layers by formula, of fused kernels"
+                          : inputs.measure ? "layers measured now"
+                                           : "layers by shape";
   return str(inputs.layers.empty() ? how : inputs.layers, ", for microbatches of ",
              join(all(&memory::MeasuredSize::microbatch), ", "), " samples",
              is_whole ? "" : str(", and tensor ", join(sharers, ", ")));
@@ -375,6 +391,7 @@ Links links_of(const PlanInputs& inputs, const Times& times) {
                      .bandwidth = device->link_bytes_per_s * device->link_share};
     network.inter = {.latency = device->network_s,
                      .bandwidth = device->network_bytes_per_s * device->link_share};
+    network.by_node = device->network_bytes_per_s * devices::kByNodeShare;
     return {network, str("of ", inputs.device, ": ", link_text(network.intra), nodes())};
   }
   if (inputs.link.empty()) {

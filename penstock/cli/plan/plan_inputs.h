@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/cli/plan/plan_axes.h"
 #include "penstock/config/config.h"
 #include "penstock/plan/choose/layer_times.h"
 #include "penstock/plan/choose/network.h"
@@ -33,6 +34,7 @@ struct PlanInputs {
   std::int32_t ranks_per_node = 0;
   std::int32_t cores_per_node = 0;
   double crowding = 1.0;
+  PlanAxes axes;
 };
 
 void declare_plan_inputs(CLI::App& app, PlanInputs& inputs);
@@ -44,11 +46,16 @@ void check_plan_inputs(const PlanInputs& inputs);
 // The device that is named, if one is.  Throws: ConfigError, ParseError.
 std::optional<devices::DeviceModel> device_of(const PlanInputs& inputs);
 
-// The file's numbers, or those measured by the program that has tensors.
+struct Layers {
+  memory::LayersFile file;
+  std::optional<ShapedLayers> shaped = {};  // Present: layers by formula, of any size.
+};
+
+// The file's numbers, or those measured by the program that has tensors, or those of a formula.
 // Throws: ConfigError for a file of another model, and for sizes that it does not have; ParseError;
 // Error where there is no such program, or it fails.
-memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& config);
-std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers);
+Layers layers_of(const PlanInputs& inputs, const config::Config& config);
+std::string layers_text(const PlanInputs& inputs, const Layers& layers);
 
 struct Times {
   std::function<std::vector<choose::LayerTimes>(const memory::MeasuredSize& size)> of;

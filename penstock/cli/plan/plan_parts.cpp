@@ -54,10 +54,14 @@ NamedParts<std::int64_t> bytes_of(const memory::Bytes& peak) {
   return parts;
 }
 
-NamedParts<double> times_of_busiest(const choose::Priced& priced) {
+const choose::RankTime& busiest(const choose::Priced& priced) {
   const StepTime& time = choose::of_busiest(priced.times);
   const auto is_it = [&](const choose::RankTime& each) { return &each.time == &time; };
-  return times_of(*std::ranges::find_if(priced.times, is_it));
+  return *std::ranges::find_if(priced.times, is_it);
+}
+
+NamedParts<double> times_of_busiest(const choose::Priced& priced) {
+  return times_of(busiest(priced));
 }
 
 }  // namespace penstock::cli

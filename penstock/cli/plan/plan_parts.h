@@ -35,7 +35,9 @@ using NamedParts = std::vector<std::pair<std::string, Number>>;
 // A rank's seconds in their parts, and "step", which they make up; kernels by kind stand for its
 // compute where they are known.
 NamedParts<double> times_of(const choose::RankTime& rank);
-// The same, of the rank that computes most.
+// The rank that computes most.
+const choose::RankTime& busiest(const choose::Priced& priced);
+// Times of it.
 NamedParts<double> times_of_busiest(const choose::Priced& priced);
 // Bytes, and "peak", which they make up.
 NamedParts<std::int64_t> bytes_of(const memory::Bytes& peak);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/cli/plan/plan_axes.h"
 #include "penstock/cli/plan/plan_parts.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
@@ -58,6 +59,24 @@ std::vector<mesh::Axis> axes_of(const Plans& plans) {
   return mesh::told(shapes);
 }
 
+// Columns of axes that are no axes of the mesh.
+bool has_experts(const Plans& plans) {
+  return std::ranges::any_of(plans.candidates,
+                             [](const Candidate& each) { return each.layout.experts > 1; });
+}
+bool has_shards(const Plans& plans) {
+  return std::ranges::any_of(plans.candidates,
+                             [](const Candidate& each) { return each.layout.shards > 0; });
+}
+bool has_not_yet(const PlanQuestion& question, const Plans& plans) {
+  return std::ranges::any_of(plans.candidates, [&](const Candidate& each) {
+    return !not_yet(question.request, each.layout).empty();
+  });
+}
+std::string shards_text(const Layout& layout) {
+  return layout.shards > 0 ? str(layout.shards) : "all";
+}
+
 bool tries_files(const PlanQuestion& question) {
   return question.request.choices.offloads.size() > 1;
 }
@@ -69,10 +88,13 @@ std::vector<std::string> cells(const PlanQuestion& question, const Plans& plans,
   const double samples = samples_per_second(candidate);
   std::vector<std::string> row = {str(number)};
   for (const mesh::Axis axis : axes_of(plans)) row.push_back(str(layout.mesh[axis]));
+  if (has_experts(plans)) row.push_back(str(layout.experts));
+  row.push_back(str(number_of(layout.zero)));
+  if (has_shards(plans)) row.push_back(shards_text(layout));
   row.insert(
       row.end(),
-      {str(number_of(layout.zero)), layout.schedule, str(layout.stages_per_rank),
-       str(layout.microbatches), str(layout.microbatch),
+      {layout.schedule, str(layout.stages_per_rank), str(layout.microbatches),
+       str(layout.microbatch),
        layout.recompute_interval > 0 ? "yes"
        : layout.is_selective         ? "selective"
                                      : "no",
@@ -82,16 +104,24 @@ std::vector<std::string> cells(const PlanQuestion& question, const Plans& plans,
        str("rank ", candidate.fullest_rank(), " at ", candidate.peak_at[candidate.fullest_rank()]),
        bound_by(candidate.time)});
   if (tries_files(question)) row.emplace_back(choose::in_files(layout.offload));
+  if (has_not_yet(question, plans)) {
+    const std::vector<std::string> names = not_yet(question.request, layout);
+    row.push_back(names.empty() ? "yes" : str("not yet: ", join(names, ", ")));
+  }
   return row;
 }
 
 std::vector<std::string> columns(const PlanQuestion& question, const Plans& plans) {
   std::vector<std::string> names = {"#"};
   for (const mesh::Axis axis : axes_of(plans)) names.emplace_back(mesh::row_of(axis).name);
+  if (has_experts(plans)) names.emplace_back("expert");
+  names.emplace_back("ZeRO");
+  if (has_shards(plans)) names.emplace_back("among");
   names.insert(names.end(),
-               {"ZeRO", "schedule", "per rank", "microbatches", "samples", "recomputed", "step ms",
+               {"schedule", "per rank", "microbatches", "samples", "recomputed", "step ms",
                 "samples/s", "tokens/s", "bubble", "peak memory", "where", "bound by"});
   if (tries_files(question)) names.emplace_back("in files");
+  if (has_not_yet(question, plans)) names.emplace_back("runs");
   return names;
 }
 
@@ -165,12 +195,17 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
   for (const Part& part : kParts) {
     parts.push_back(str("\"", part.name, "\": ", shortest(candidate.time.*part.time)));
   }
-  std::vector<std::string> equals, peak_at;
+  std::vector<std::string> equals, peak_at, not_there;
+  for (const std::string& name : not_yet(question.request, layout)) {
+    not_there.push_back(json_quote(name));
+  }
   for (const std::string& name : equals_of(candidate)) equals.push_back(json_quote(name));
   for (const std::string& place : candidate.peak_at) peak_at.push_back(json_quote(place));
   const double samples = samples_per_second(candidate);
   return str(
-      "    {", mesh::json_members(layout.mesh), ", \"zero\": ", number_of(layout.zero),
+      "    {", mesh::json_members(layout.mesh), ", \"expert\": ", layout.experts,
+      ", \"zero\": ", number_of(layout.zero), ", \"shard\": ", layout.zero_ranks(),
+      ", \"not_yet\": [", join(not_there, ", "), "]",
       ", \"schedule\": ", json_quote(layout.schedule),
       ", \"stages_per_rank\": ", layout.stages_per_rank,
       ", \"microbatches\": ", layout.microbatches, ", \"microbatch\": ", layout.microbatch,
@@ -211,7 +246,8 @@ std::string ranks_json(const choose::Priced& priced) {
       bytes.push_back(str(json_quote(name), ": ", count));
     }
     ranks.push_back(str("{\"times\": {", join(times, ", "), "},\n       \"bytes\": {",
-                        join(bytes, ", "), "}}"));
+                        join(bytes, ", "),
+                        "},\n       \"exchanges\": ", axes_json(priced.times[rank]), "}"));
   }
   return str(",\n     \"ranks\": [\n      ", join(ranks, ",\n      "), "]");
 }
@@ -226,6 +262,10 @@ std::string priced_text(const PlanQuestion& question, const choose::Priced& pric
       significant(samples * static_cast<double>(question.positions())), " tokens/s; peak ",
       size(candidate.peak()), " on pipeline rank ", candidate.fullest_rank(), " at ",
       candidate.peak_at[candidate.fullest_rank()], "; bound by ", bound_by(candidate.time), "\n");
+  if (const auto names = not_yet(question.request, candidate.layout); !names.empty()) {
+    text += str("no run can have this yet: ", join(names, ", "), "\n");
+  }
+  text += worst_text(priced);
   if (candidate.peak() > question.request.memory_max) {
     text += str("it does not fit: a rank may take ", size(question.request.memory_max), "\n");
   }
@@ -246,7 +286,7 @@ std::string priced_text(const PlanQuestion& question, const choose::Priced& pric
     for (const auto& [name, count] : of_bytes) bytes.back().push_back(in_mib(count));
     bytes.back().push_back(candidate.peak_at[rank]);
   }
-  return str(text, "\n", text_table(times), "\n", text_table(bytes));
+  return str(text, "\n", text_table(times), "\n", axes_text(priced), text_table(bytes));
 }
 
 // A row for each part of the busiest rank's time, and of the fullest rank's bytes.
@@ -351,8 +391,9 @@ std::string priced_json(const PlanQuestion& question, const std::vector<choose::
   std::vector<std::string> layouts;
   for (const choose::Priced& each : priced) {
     const bool fits = each.candidate.peak() <= question.request.memory_max;
-    layouts.push_back(json_of(question, each.candidate, Frontier::No,
-                              str(", \"fits\": ", fits ? "true" : "false", ranks_json(each))));
+    layouts.push_back(
+        json_of(question, each.candidate, Frontier::No,
+                str(", \"fits\": ", fits ? "true" : "false", worst_json(each), ranks_json(each))));
   }
   const choose::Request& request = question.request;
   return str("{\n  \"world\": ", request.choices.world,

@@ -19,6 +19,7 @@
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
 #include "penstock/plan/memory/layers_file.h"
+#include "penstock/plan/memory/token_shares.h"
 #include "penstock/runtime/emulate/by_shape.h"
 #include "penstock/runtime/rank/device.h"
 #include "penstock/runtime/run/from_config.h"
@@ -175,10 +176,12 @@ struct Told {
     return str("layers by shape, on ", is_cuda ? "CUDA devices" : "processors");
   }
 
-  // A microbatch such as the configuration's data give.
-  run::TrainingInputs inputs(const config::Config& config, const config::Batch& batch) const {
+  // A microbatch such as the configuration's data give, of which so many ranks have a part of the
+  // tokens each.
+  run::TrainingInputs inputs(const config::Config& config, const config::Batch& batch,
+                             std::int32_t context = 1) const {
     const at::Tensor tokens =
-        at::zeros({batch.micro_batch_size, config.model.sequence_length}, at::kLong);
+        at::zeros({batch.micro_batch_size, config.model.sequence_length / context}, at::kLong);
     const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
     return {.inputs = tokens,
             .targets = tokens,
@@ -211,6 +214,50 @@ bool can_share(const config::Config& config, const std::vector<nn::LayerSpec>& l
     return false;
   }
   return true;
+}
+
+// Bytes of keys and values that a rank has of its own tokens, in each layer.
+std::int64_t key_value_bytes(const config::Config& config, const run::Model& model,
+                             const memory::MeasuredSize& size) {
+  std::int64_t heads = config.model.heads, head = config.model.hidden / config.model.heads;
+  if (model.folder) {
+    heads = model.folder->options().kv_heads;
+    head = model.folder->options().head_dim;
+  }
+  const std::int64_t here = std::max<std::int64_t>(heads / size.sharers, 1);
+  const std::int64_t bytes = config.bf16.enabled || config.fp16.enabled ? 2 : 4;
+  const std::int64_t tokens = size.microbatch * config.model.sequence_length / size.context;
+  return tokens * 2 * here * head * bytes;
+}
+
+// Adds what ranks do that share the tokens of a sample.
+void share_tokens(const MemoryCommand& command, const config::Config& config,
+                  const run::Model& model, memory::MeasuredSize& size) {
+  const std::int64_t bytes = key_value_bytes(config, model, size);
+  const memory::ExchangeWay way =
+      command.context_by == "ring" ? memory::ExchangeWay::Ring : memory::ExchangeWay::Gather;
+  for (auto* const layers : {&size.memory.layers, &size.memory.again}) {
+    for (memory::LayerMemory& each : *layers) {
+      memory::share_tokens(size.context, bytes, way, each);
+    }
+  }
+}
+
+// Numbers of ranks that can share the tokens: each has two chunks.
+std::set<std::int32_t> contexts_of(const MemoryCommand& command, const config::Config& config) {
+  std::set<std::int32_t> contexts = {1};
+  for (const std::int32_t ranks : command.context) {
+    if (config.model.sequence_length % (2 * std::int64_t{ranks}) == 0 || ranks == 1) {
+      contexts.insert(ranks);
+    } else {
+      write_message(str("penstock: memory: no layout with mesh.context ", ranks,
+                        ": it does not "
+                        "divide half of the ",
+                        config.model.sequence_length, " tokens"));
+    }
+  }
+  if (!command.context.empty() && std::ranges::count(command.context, 1) == 0) contexts.erase(1);
+  return contexts;
 }
 
 // Whether a selective size keeps less than the plain one: some layers have no such form.
@@ -254,19 +301,25 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
   for (const std::int32_t sharers : tensor) {
     if (sharers > 1 && !can_share(config, layers, told.model.loss, sharers)) continue;
     const mesh::Shape mesh = mesh::Shape{}.with(mesh::Axis::Tensor, sharers);
-    for (const std::int64_t size : sizes) {
-      batch.micro_batch_size = size;
-      const auto measured = [&](run::Model& of, bool is_selective) -> memory::MeasuredSize {
-        return {.microbatch = size,
-                .sharers = sharers,
-                .is_selective = is_selective,
-                .memory = run::layer_memory(run::options_of(config, mesh, batch), of.layers,
-                                            of.loss, told.inputs(config, batch))};
-      };
-      file.sizes.push_back(measured(told.model, false));
-      if (!selective) continue;
-      memory::MeasuredSize less = measured(*selective, true);
-      if (keeps_less(less, file.sizes.back())) file.sizes.push_back(std::move(less));
+    for (const std::int32_t context : contexts_of(command, config)) {
+      for (const std::int64_t size : sizes) {
+        batch.micro_batch_size = size;
+        const auto measured = [&](run::Model& of, bool is_selective) {
+          memory::MeasuredSize of_size{
+              .microbatch = size,
+              .sharers = sharers,
+              .context = context,
+              .is_selective = is_selective,
+              .memory = run::layer_memory(run::options_of(config, mesh, batch), of.layers, of.loss,
+                                          told.inputs(config, batch, context))};
+          share_tokens(command, config, of, of_size);
+          return of_size;
+        };
+        file.sizes.push_back(measured(told.model, false));
+        if (!selective) continue;
+        memory::MeasuredSize less = measured(*selective, true);
+        if (keeps_less(less, file.sizes.back())) file.sizes.push_back(std::move(less));
+      }
     }
   }
   const std::string text = memory::to_json(file);

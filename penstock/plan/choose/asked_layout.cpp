@@ -14,8 +14,9 @@ namespace penstock::choose {
 namespace {
 
 const std::vector<std::string> kKeys = {
-    "pipe",       "data",      "tensor",  "zero",  "schedule", "stages_per_rank",
-    "microbatch", "recompute", "offload", "stages"};
+    "pipe",      "data",    "context",  "tensor",          "expert",
+    "zero",      "shard",   "schedule", "stages_per_rank", "microbatch",
+    "recompute", "offload", "stages"};
 
 // The text's values by their keys.
 class Asked {
@@ -48,6 +49,8 @@ class Asked {
     return *number;
   }
 
+  bool is(const char* key, const char* value) const { return values_.at(key) == value; }
+
   std::string word(const char* key, const char* otherwise,
                    const std::vector<std::string>& known) const {
     const auto found = values_.find(key);
@@ -71,21 +74,30 @@ constexpr std::int64_t kRanksMax = 1 << 20;
 mesh::Shape shape_of(const Asked& asked, const Frame& frame) {
   const std::int64_t pipe = asked.number("pipe", 1, 1, kRanksMax);
   const std::int64_t tensor = asked.number("tensor", 1, 1, kRanksMax);
+  const std::int64_t context = asked.number("context", 1, 1, kRanksMax);
+  const std::int64_t others = pipe * std::min(context, kRanksMax) * tensor;
   const bool has_data = asked.has("data");
   std::int64_t data = asked.number("data", 1, 1, kRanksMax);
-  if (frame.world > 0 && !has_data) data = std::max<std::int64_t>(1, frame.world / pipe / tensor);
-  const std::int64_t size = pipe * data * tensor;
+  if (frame.world > 0 && !has_data) data = std::max<std::int64_t>(1, frame.world / others);
+  const std::int64_t size = others * data;
   if (frame.world > 0 && size != frame.world) {
     std::vector<std::string> notes;
-    if (frame.world % (pipe * tensor) == 0) {
-      notes.push_back(str("data=", frame.world / pipe / tensor, " would do"));
+    if (frame.world % others == 0) {
+      notes.push_back(str("data=", frame.world / others, " would do"));
     }
     if (size <= kRanksMax) notes.push_back(str("or --world ", size));
-    asked.refuse(str("pipe ", pipe, " x data ", data, " x tensor ", tensor, " is ", size,
-                     " ranks, and --world is ", frame.world),
-                 notes);
+    asked.refuse(
+        str("pipe ", pipe, " x data ", data, context > 1 ? str(" x context ", context) : "",
+            " x tensor ", tensor, " is ", size, " ranks, and --world is ", frame.world),
+        notes);
   }
   if (size > kRanksMax) asked.refuse(str(size, " ranks; at most ", kRanksMax, " can be"), {});
+  if (context > 1 && (frame.tokens == 0 || frame.tokens % (2 * context) != 0)) {
+    asked.refuse(str("context=", context, ": each rank has two of ", 2 * context,
+                     " chunks of a sample, which has ", frame.tokens, " tokens"),
+                 {str("--set model.sequence_length=", frame.tokens / (2 * context) * 2 * context,
+                      ", or a context that divides half of the tokens")});
+  }
   const std::int32_t node = frame.ranks_per_node;
   if (node > 0 && tensor > 1 && node % tensor != 0) {
     std::vector<std::int64_t> fitting;
@@ -99,6 +111,7 @@ mesh::Shape shape_of(const Asked& asked, const Frame& frame) {
   return mesh::Shape{}
       .with(mesh::Axis::Pipe, static_cast<std::int32_t>(pipe))
       .with(mesh::Axis::Data, static_cast<std::int32_t>(data))
+      .with(mesh::Axis::Context, static_cast<std::int32_t>(context))
       .with(mesh::Axis::Tensor, static_cast<std::int32_t>(tensor));
 }
 
@@ -109,6 +122,46 @@ const schedule::Generator& generator_of(const Asked& asked) {
   }
   const std::string name = asked.word("schedule", "1f1b", names);
   return *std::ranges::find(schedule::registry(), name, &schedule::Generator::name);
+}
+
+std::vector<std::int64_t> divisors(std::int64_t a, std::int64_t b) {
+  std::vector<std::int64_t> both;
+  for (std::int64_t each = 1; each <= std::min(a, b) && each <= 1 << 12; ++each) {
+    if (a % each == 0 && b % each == 0) both.push_back(each);
+  }
+  return both;
+}
+
+void read_experts(const Asked& asked, const Frame& frame, Layout& layout) {
+  const std::int64_t experts = asked.number("expert", 1, 1, kRanksMax);
+  if (experts == 1) return;
+  if (frame.experts == 0) {
+    asked.refuse(str("expert=", experts, ": layers of this model have no experts"), {});
+  }
+  const std::int64_t ranks = std::int64_t{layout.sharers()} * layout.tensor();
+  if (ranks % experts != 0 || frame.experts % experts != 0) {
+    asked.refuse(str("expert=", experts, ": has to divide the ", ranks, " ranks of a stage, and ",
+                     frame.experts, " experts"),
+                 {str("expert is one of: ", join(divisors(ranks, frame.experts), ", "))});
+  }
+  layout.experts = static_cast<std::int32_t>(experts);
+}
+
+void read_shards(const Asked& asked, const Frame& frame, Layout& layout) {
+  if (!asked.has("shard")) return;
+  const std::int64_t of_node = frame.ranks_per_node / layout.tensor();
+  const std::int64_t shards =
+      asked.is("shard", "node") ? of_node : asked.number("shard", 1, 1, kRanksMax);
+  if (!cuts(layout)) {
+    asked.refuse("shard: ZeRO 0 cuts nothing", {"zero=1, 2 or 3 cut"});
+  }
+  const std::int64_t sharers = layout.sharers();
+  if (shards < 2 || sharers % shards != 0) {
+    asked.refuse(str("shard=", shards, ": has to divide the ", sharers,
+                     " ranks with the same parameters, and be 2 or more"),
+                 {str("shard is one of: ", join(divisors(sharers, sharers), ", "))});
+  }
+  if (shards < sharers) layout.shards = static_cast<std::int32_t>(shards);
 }
 
 void read_order(const Asked& asked, const Frame& frame, Layout& layout) {
@@ -152,6 +205,8 @@ AskedLayout asked_layout(const std::string& text, const Frame& frame) {
   Layout& layout = result.layout;
   layout.mesh = shape_of(asked, frame);
   layout.zero = static_cast<ZeroStage>(asked.number("zero", 0, 0, 3));
+  read_experts(asked, frame, layout);
+  read_shards(asked, frame, layout);
   read_microbatches(asked, frame, layout);
   read_order(asked, frame, layout);
   const std::string again = asked.word("recompute", "none", {"none", "selective", "full"});

@@ -80,6 +80,11 @@ std::vector<double> forward_operations(const config::ModelConfig& model,
   const double hidden = width_of(model, layers, size.memory);
   std::vector<double> operations;
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    const memory::LayerMemory& layer = size.memory.layers[i];
+    if (size.context > 1 || layer.expert_parameters > 0) {  // Elements do not tell it.
+      operations.push_back(devices::operations_of(layer.forward_kernels));
+      continue;
+    }
     double elements = 0.0;
     for (const memory::Parameter& each : size.memory.layers[i].parameters) {
       elements += static_cast<double>(each.elements);
@@ -150,6 +155,82 @@ void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
   }
   const memory::LayerMemory& loss = size.memory.loss;  // It is not computed again.
   add(loss, backward_of(loss), times.back());
+}
+
+namespace {
+
+// An exchange of a layer in one direction.
+AxisWait wait_of(const Network& network, const RankGroup& group,
+                 const memory::LayerExchange& exchange, double own_bytes, double attention) {
+  if (group.ranks == 1) return {};
+  const std::int32_t others = group.ranks - 1;
+  switch (exchange.way) {
+    case memory::ExchangeWay::ByNode:
+      return {
+          .waited = by_node_time(network, group, own_bytes, static_cast<double>(exchange.copies)),
+          .bytes = own_bytes * others / group.ranks};
+    case memory::ExchangeWay::AllToAll:
+      return {.waited = all_to_all_time(network, group, own_bytes),
+              .bytes = own_bytes * others / group.ranks};
+    case memory::ExchangeWay::Gather: {
+      const LinkSpeed link = network.among(Rank(0), group.last(), group.ranks);
+      return {.waited = collective_time(link, group.ranks, own_bytes * group.ranks),
+              .bytes = own_bytes * others};
+    }
+    case memory::ExchangeWay::Ring: {
+      const LinkSpeed link = network.among(Rank(0), group.last(), group.ranks);
+      const double step = link.latency + (link.bandwidth ? own_bytes / *link.bandwidth : 0.0);
+      const double hides = std::min(step, attention / group.ranks);
+      return {
+          .waited = others * (step - hides), .hidden = others * hides, .bytes = own_bytes * others};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_axis_exchanges(const Network& network, const AxisGroups& groups,
+                        const memory::MeasuredSize& size,
+                        const std::optional<devices::DeviceModel>& kernels,
+                        std::vector<LayerTimes>& times) {
+  const auto attention = [&](const devices::Kernels& pass) {
+    return kernels ? devices::seconds_by_kind(pass, *kernels).attention : 0.0;
+  };
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const memory::LayerMemory& layer = size.memory.layers[i];
+    for (const memory::LayerExchange& each : layer.exchanges) {
+      const bool is_context = each.group == memory::LayerGroup::Context;
+      const RankGroup& group = is_context ? groups.context : groups.experts;
+      const auto wait = [&](std::int64_t bytes, std::int64_t count, const devices::Kernels& pass) {
+        return static_cast<double>(count) *
+               wait_of(network, group, each, static_cast<double>(bytes), attention(pass));
+      };
+      (is_context ? times[i].context_forward : times[i].experts_forward) +=
+          wait(each.forward_bytes, each.forward_count, layer.forward_kernels);
+      (is_context ? times[i].context_backward : times[i].experts_backward) +=
+          wait(each.backward_bytes, each.backward_count, layer.backward_kernels);
+    }
+    const double forward = times[i].context_forward.waited + times[i].experts_forward.waited;
+    const double backward = times[i].context_backward.waited + times[i].experts_backward.waited;
+    times[i].forward += forward;
+    times[i].backward += backward;
+    times[i].input += backward;
+    times[i].exchanges += forward + backward;
+    times[i].exchanges_again += forward + (forward + backward);
+  }
+}
+
+AxisWait& AxisWait::operator+=(const AxisWait& more) {
+  waited += more.waited;
+  hidden += more.hidden;
+  bytes += more.bytes;
+  return *this;
+}
+
+AxisWait operator*(double times, const AxisWait& wait) {
+  return {
+      .waited = times * wait.waited, .hidden = times * wait.hidden, .bytes = times * wait.bytes};
 }
 
 bool are_by_layer(const simulate::Costs& costs, std::size_t layers) {

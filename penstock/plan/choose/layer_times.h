@@ -21,6 +21,16 @@
 
 namespace penstock::choose {
 
+// What exchanges along one axis take, of a microbatch.
+struct AxisWait {
+  double waited = 0.0;  // Seconds, among what a layer's passes take.
+  double hidden = 0.0;  // Seconds behind computations.
+  double bytes = 0.0;   // Bytes that a rank hands to others.
+
+  AxisWait& operator+=(const AxisWait& more);
+  friend AxisWait operator*(double times, const AxisWait& wait);
+};
+
 struct LayerTimes {
   double forward = 0.0;
   double backward = 0.0;
@@ -30,6 +40,9 @@ struct LayerTimes {
   // the same where the layer is computed again.
   double exchanges = 0.0;
   double exchanges_again = 0.0;
+  // Waits for the ranks of other axes, which are among these.
+  AxisWait context_forward, context_backward;
+  AxisWait experts_forward, experts_backward;
 
   // What a layer that is computed again adds to its backward.
   double computing_again() const { return forward + saved_again; }
@@ -64,6 +77,19 @@ std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig
 void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
                    const std::optional<devices::DeviceModel>& kernels,
                    std::vector<LayerTimes>& times);
+
+// The ranks of a layout that exchange inside of a layer, besides those that share its weights.
+struct AxisGroups {
+  RankGroup context;
+  RankGroup experts;
+};
+
+// Adds what the passes wait for these.  What goes round hides behind the attention of a rank's own
+// tokens and of those that came before; nothing hides the others.
+void add_axis_exchanges(const Network& network, const AxisGroups& groups,
+                        const memory::MeasuredSize& size,
+                        const std::optional<devices::DeviceModel>& kernels,
+                        std::vector<LayerTimes>& times);
 
 // Whether costs are of the model's single layers: a stage for each.
 bool are_by_layer(const simulate::Costs& costs, std::size_t layers);

@@ -44,13 +44,17 @@ std::vector<mesh::Shape> shapes(const Choices& choices) {
       static_cast<std::int32_t>(std::min<std::int64_t>(choices.world, choices.layers));
   for (const std::int32_t tensor : choices.tensor) {
     if (choices.world % tensor != 0 || !fits_node(tensor, choices)) continue;
-    const std::int32_t others = choices.world / tensor;
-    for (std::int32_t pipe = 1; pipe <= most; ++pipe) {
-      if (others % pipe != 0) continue;
-      shapes.push_back(mesh::Shape{}
-                           .with(mesh::Axis::Pipe, pipe)
-                           .with(mesh::Axis::Data, others / pipe)
-                           .with(mesh::Axis::Tensor, tensor));
+    for (const std::int32_t context : choices.context) {
+      if (choices.world / tensor % context != 0) continue;
+      const std::int32_t others = choices.world / tensor / context;
+      for (std::int32_t pipe = 1; pipe <= most; ++pipe) {
+        if (others % pipe != 0) continue;
+        shapes.push_back(mesh::Shape{}
+                             .with(mesh::Axis::Pipe, pipe)
+                             .with(mesh::Axis::Data, others / pipe)
+                             .with(mesh::Axis::Context, context)
+                             .with(mesh::Axis::Tensor, tensor));
+      }
     }
   }
   return shapes;
@@ -60,8 +64,24 @@ bool go_together(const Layout& layout, const Choices& choices) {
   if (layout.recompute_interval > 0 && layout.is_selective != choices.selective.front()) {
     return false;
   }
+  if (layout.sharers() * layout.tensor() % layout.experts != 0) return false;
+  if (layout.shards != 0) {
+    if (!cuts(layout) || layout.shards < 2 || layout.shards >= layout.sharers() ||
+        layout.sharers() % layout.shards != 0) {
+      return false;
+    }
+  }
   if (layout.offload == Offload::StatesAndParameters) return may_have_parameters_in_files(layout);
   return layout.sharers() > 1 || layout.zero == choices.zero.front();
+}
+
+std::vector<std::int32_t> shards_of(const Layout& layout, const Choices& choices) {
+  std::vector<std::int32_t> shards = choices.shards;
+  const std::int32_t of_node = choices.ranks_per_node / layout.tensor();
+  if (choices.shards_within_nodes && std::ranges::count(shards, of_node) == 0) {
+    shards.push_back(of_node);
+  }
+  return shards;
 }
 
 // A layout with each of the choices that leave its program as it is.
@@ -75,7 +95,13 @@ void add_with_choices(const Layout& layout, const Choices& choices, std::vector<
           chosen.recompute_interval = interval;
           chosen.is_selective = is_selective;
           chosen.offload = offload;
-          if (go_together(chosen, choices)) layouts.push_back(std::move(chosen));
+          for (const std::int32_t experts : choices.experts) {
+            for (const std::int32_t shards : shards_of(layout, choices)) {
+              chosen.experts = experts;
+              chosen.shards = shards;
+              if (go_together(chosen, choices)) layouts.push_back(chosen);
+            }
+          }
         }
       }
     }
@@ -153,6 +179,25 @@ std::string_view in_files(Offload offload) {
   return "";
 }
 
+std::int32_t Layout::expert_zero_ranks() const {
+  if (shards == 0) return expert_sharers();
+  const std::int32_t of_shards = experts > 1 ? shards * tensor() / experts : shards;
+  const std::int32_t fewest = std::clamp(of_shards, 1, expert_sharers());
+  return expert_sharers() % fewest == 0 ? fewest : expert_sharers();
+}
+
+bool cuts(const Layout& layout) {
+  return partition::SharingRules{.stage = layout.zero, .ranks = 2}.are_cut();
+}
+
+std::vector<std::string> only_planned(const Layout& layout) {
+  std::vector<std::string> names;
+  if (layout.context() > 1) names.push_back(str("context ", layout.context()));
+  if (layout.experts > 1) names.push_back(str("expert ", layout.experts));
+  if (layout.shards > 0) names.push_back(str("ZeRO among ", layout.shards, " ranks"));
+  return names;
+}
+
 bool may_have_parameters_in_files(const Layout& layout) {
   return partition::SharingRules{
       .stage = layout.zero, .ranks = layout.sharers(), .one_rank_has_pieces = true}
@@ -168,8 +213,11 @@ std::string to_string(const Layout& layout) {
   const std::string_view files = in_files(layout.offload);
   const std::string stages =
       layout.stages_per_rank > 1 ? str(" with ", layout.stages_per_rank, " stages per rank") : "";
-  return str(mesh::in_words(layout.mesh), ", ZeRO ", number_of(layout.zero), ", ", layout.schedule,
-             stages, ", ", layout.microbatches,
+  const std::string experts =
+      layout.experts > 1 ? str(", experts on ", layout.experts, " ranks") : "";
+  const std::string shards = layout.shards > 0 ? str(" among ", layout.shards, " ranks") : "";
+  return str(mesh::in_words(layout.mesh), experts, ", ZeRO ", number_of(layout.zero), shards, ", ",
+             layout.schedule, stages, ", ", layout.microbatches,
              layout.microbatches == 1 ? " microbatch of " : " microbatches of ", layout.microbatch,
              layout.microbatch == 1 ? " sample" : " samples",
              layout.recompute_interval > 0 ? ", recomputed"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace penstock::choose {
 
@@ -23,6 +24,38 @@ LinkSpeed Network::among(Rank first, Rank last, std::int32_t ranks) const {
   link.bandwidth = *inter.bandwidth * of_node;
   if (intra.bandwidth) link.bandwidth = std::min(*link.bandwidth, *intra.bandwidth);
   return link;
+}
+
+namespace {
+
+// Ranks of a group on a node.
+std::int32_t of_node(const Network& network, const RankGroup& group) {
+  if (network.ranks_per_node == 0) return group.ranks;
+  return std::clamp(network.ranks_per_node / group.apart, 1, group.ranks);
+}
+
+double message_time(const LinkSpeed& link, double bytes) {
+  if (bytes == 0.0) return 0.0;
+  return link.latency + (link.bandwidth ? bytes / *link.bandwidth : 0.0);
+}
+
+}  // namespace
+
+double all_to_all_time(const Network& network, const RankGroup& group, double bytes) {
+  const std::int32_t here = of_node(network, group);
+  const double each = bytes / group.ranks;
+  return std::max(message_time(network.intra, each * (here - 1)),
+                  message_time(network.inter, each * (group.ranks - here)));
+}
+
+double by_node_time(const Network& network, const RankGroup& group, double bytes, double copies) {
+  const std::int32_t here = of_node(network, group);
+  const double nodes = static_cast<double>(group.ranks) / here;
+  const double wanted_by = 1.0 - std::pow(1.0 - 1.0 / nodes, copies);  // Chance of each node.
+  LinkSpeed inter = network.inter;
+  if (network.by_node) inter.bandwidth = network.by_node;
+  return std::max(message_time(network.intra, bytes * (here - 1) / here),
+                  message_time(inter, bytes / copies * (nodes - 1.0) * wanted_by));
 }
 
 double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes) {

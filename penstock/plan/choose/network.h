@@ -23,6 +23,9 @@ struct LinkSpeed {
 struct Network {
   LinkSpeed intra;
   LinkSpeed inter;
+  // Bytes a second that kernels reach between nodes which send a token once to each; absent: those
+  // of `inter`.
+  std::optional<double> by_node = {};
   std::int32_t ranks_per_node = 0;  // 0: all ranks are on one node.
   std::int32_t cores_per_node = 0;  // 0: each rank has a device of its own.
   // How many times longer computations take while ranks share a core, besides the wait for it: each
@@ -36,6 +39,23 @@ struct Network {
   // has of them takes a ring of its own over its own link.
   LinkSpeed among(Rank first, Rank last, std::int32_t ranks) const;
 };
+
+// Ranks at even distances, the first of which begins a node.
+struct RankGroup {
+  std::int32_t ranks = 1;
+  std::int32_t apart = 1;  // 1: their numbers follow each other.
+
+  Rank last() const { return Rank((ranks - 1) * apart); }
+};
+
+// Seconds of an exchange in which each rank of a group has a message for every other one, of so
+// many bytes in all, the one that stays with it included.  What goes to ranks of the same node
+// travels beside what goes to other nodes.
+double all_to_all_time(const Network& network, const RankGroup& group, double bytes);
+// The same where `copies` messages carry the same, each to a rank by chance, and what ranks of a
+// node want crosses between nodes once.
+// Source: DeepSeek-V3, arXiv 2412.19437, section 3.2.2.
+double by_node_time(const Network& network, const RankGroup& group, double bytes, double copies);
 
 // Seconds of a reduce-scatter, or an all-gather, of so many bytes in all; an all-reduce is one of
 // each.

@@ -13,7 +13,8 @@ double page_waits(const std::vector<PageUse>& uses, const PageLink& link) {
   std::vector<double> comes(uses.size(), 0.0);
   const auto fetch = [&] {
     now += uses[next].bytes * link.copy_seconds_per_byte;
-    link_is_free = std::max(link_is_free, now) + uses[next].bytes * link.seconds_per_byte;
+    link_is_free =
+        std::max(link_is_free, now) + uses[next].longer * uses[next].bytes * link.seconds_per_byte;
     comes[next++] = link_is_free + link.latency;
   };
   for (std::size_t used = 0; used < uses.size(); ++used) {

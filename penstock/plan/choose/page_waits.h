@@ -12,6 +12,7 @@ namespace penstock::choose {
 struct PageUse {
   double bytes = 0.0;    // Bytes of the page.
   double seconds = 0.0;  // Time of what is computed from its use to the next one.
+  double longer = 1.0;   // How many times longer than PageLink says its bytes take to come.
 };
 
 struct PageLink {

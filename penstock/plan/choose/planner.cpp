@@ -23,6 +23,8 @@ using verify::VerifiedSchedule;
 
 // Limit on actions in all programs that are kept: about half a gigabyte.
 constexpr std::size_t kCachedActionsMax = 6'000'000;
+// Sizes that were made and are kept: some 100 megabytes of a large model.
+constexpr std::size_t kMadeMax = 64;
 // Simulations that the stages of a candidate are worth.
 constexpr std::int32_t kCuts = 64;
 
@@ -33,9 +35,11 @@ memory::Sharing sharing_of(const config::Config& config, const Layout& layout) {
     persistence.elements_in_all = *zero.stage3_model_persistence_threshold;
   }
   return {.rules = {.stage = layout.zero,
-                    .ranks = layout.sharers(),
+                    .ranks = layout.zero_ranks(),
                     .bucket_bytes = zero.reduce_bucket_size * element_bytes(config),
                     .one_rank_has_pieces = layout.offload == Offload::StatesAndParameters},
+          .expert_ranks = layout.expert_zero_ranks(),
+          .shards = layout.shards,
           .states_per_element = config::states_per_parameter(config.optimizer),
           .state_bytes_per_part = config::counts_steps(config.optimizer) ? 4 : 0,
           .has_states_in_file = layout.offload != Offload::Nothing,
@@ -47,18 +51,22 @@ class Planner {
  public:
   explicit Planner(const Request& request) : request_(request) {}
 
-  const memory::MeasuredSize& size_of(const Layout& layout) const {
+  const memory::MeasuredSize& size_of(const Layout& layout) {
     const auto& sizes = request_.layers.sizes;
     const auto found = std::ranges::find_if(sizes, [&](const memory::MeasuredSize& size) {
       return size.microbatch == layout.microbatch && size.sharers == layout.tensor() &&
+             size.context == layout.context() && size.experts == layout.experts &&
              size.is_selective == layout.is_selective;
     });
-    PENSTOCK_CHECK(found != sizes.end());
-    return *found;
+    if (found != sizes.end()) return *found;
+    PENSTOCK_CHECK(request_.make_size != nullptr);
+    const SizeKey key = size_key(layout);
+    auto made = made_.find(key);
+    if (made != made_.end()) return made->second;
+    if (made_.size() >= kMadeMax) made_.clear();
+    return made_.emplace(key, request_.make_size(layout)).first->second;
   }
-  const memory::ModelMemory& memory_of(const Layout& layout) const {
-    return size_of(layout).memory;
-  }
+  const memory::ModelMemory& memory_of(const Layout& layout) { return size_of(layout).memory; }
 
   const std::vector<LayerTimes>& times_of(const Layout& layout) {
     auto [place, is_new] = times_.try_emplace(size_key(layout));
@@ -66,6 +74,10 @@ class Planner {
     place->second = request_.times_of(size_of(layout));
     const LinkSpeed& link = request_.network.within(Rank(0), Rank(layout.tensor() - 1));
     add_exchanges(link, size_of(layout), request_.kernels, place->second);
+    add_axis_exchanges(request_.network,
+                       {.context = {.ranks = layout.context(), .apart = layout.tensor()},
+                        .experts = {.ranks = layout.experts, .apart = 1}},
+                       size_of(layout), request_.kernels, place->second);
     return place->second;
   }
 
@@ -137,14 +149,16 @@ class Planner {
          .recomputation = {.interval = layout.recompute_interval,
                            .layers = request_.config.pipeline.checkpointable_layers},
          .live_page_bytes_max = live_page_bytes_max(),
-         .batch_bytes = layout.microbatch * layout.microbatches * request_.layers.sample_bytes,
+         .batch_bytes = layout.microbatch * layout.microbatches * request_.layers.sample_bytes /
+                        layout.context(),
          .copies = memory::copies_of(request_.config, request_.config.launch.device)});
   }
 
   // What the states of the fullest rank take at least, whichever rank has which stages.
   std::int64_t least_bytes(const Layout& layout) {
-    const auto key = std::tuple(layout.pipe(), layout.tensor(), layout.stages_per_rank, layout.zero,
-                                layout.microbatch, layout.offload);
+    const auto key =
+        std::tuple(layout.pipe(), layout.tensor(), layout.context(), layout.experts, layout.shards,
+                   layout.stages_per_rank, layout.zero, layout.microbatch, layout.offload);
     auto [place, is_new] = least_bytes_.try_emplace(key);
     if (is_new) {
       std::vector<std::vector<StageId>> alone;
@@ -213,10 +227,12 @@ class Planner {
   }
 
  private:
-  // What a layout's layers depend on: the size of a microbatch, tensor, selective.
-  using SizeKey = std::tuple<std::int64_t, std::int32_t, bool>;
+  // What a layout's layers depend on: the size of a microbatch, tensor, context, experts,
+  // selective.
+  using SizeKey = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, bool>;
   static SizeKey size_key(const Layout& layout) {
-    return {layout.microbatch, layout.tensor(), layout.is_selective};
+    return {layout.microbatch, layout.tensor(), layout.context(), layout.experts,
+            layout.is_selective};
   }
 
   using Program = std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>;
@@ -231,7 +247,9 @@ class Planner {
   std::map<std::pair<SizeKey, std::int32_t>, partition::Partition> balanced_;
   std::map<Program, std::shared_ptr<const VerifiedSchedule>> schedules_;
   std::size_t cached_actions_ = 0;
-  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, ZeroStage, std::int64_t, Offload>,
+  std::map<SizeKey, memory::MeasuredSize> made_;
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+                      std::int32_t, ZeroStage, std::int64_t, Offload>,
            std::int64_t>
       least_bytes_;
 };

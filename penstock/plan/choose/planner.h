@@ -28,6 +28,9 @@ namespace penstock::choose {
 struct Request {
   config::Config config;  // The model, its types, optimizer and buckets; its layout is not read.
   const memory::LayersFile& layers;
+  // Gives sizes that are not in `layers`; null: all are.
+  std::function<memory::MeasuredSize(const Layout& layout)> make_size = {};
+  std::string family = {};      // The model's, if no run can have its layers yet.
   Choices choices;              // Sizes are ones that `layers` has.
   std::int64_t memory_max = 0;  // Limit on each rank's bytes.
   Network network;
@@ -76,9 +79,16 @@ Plans plan(const Request& request);
 
 // A layout with where each pipeline rank's time and bytes go.
 struct Priced {
+  // What becomes of it when all tokens go to the experts of one rank.
+  struct Worst {
+    double load = 1.0;       // How many times as many as on the average.
+    std::int64_t bytes = 0;  // Peak of the fullest rank.
+  };
+
   Candidate candidate;
   std::vector<RankTime> times;
   std::vector<memory::Bytes> peaks;  // What is there when a rank has most.
+  std::optional<Worst> worst = {};   // Added by who has the other layers that it takes.
 };
 
 // Prices one layout; its memory need not fit.

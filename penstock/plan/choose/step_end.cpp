@@ -76,6 +76,15 @@ void add_sum(std::int64_t piece, std::int64_t sum, std::int32_t ranks, Kernels& 
 
 }  // namespace
 
+StepEnd& StepEnd::operator+=(const StepEnd& more) {
+  first_backward += more.first_backward;
+  later_backward += more.later_backward;
+  in_backward += more.in_backward;
+  after_sums += more.after_sums;
+  update += more.update;
+  return *this;
+}
+
 StepEnd step_end(const std::vector<const partition::Parameter*>& parameters,
                  const memory::Sharing& sharing, std::int32_t microbatches,
                  const MemorySpeed& speed) {

@@ -28,6 +28,8 @@ struct StepEnd {
   double in_backward = 0.0;  // Gradients go to buckets, and summands of others are added.
   double after_sums = 0.0;   // Summands that are only added when the last backward is over.
   double update = 0.0;       // The norm, and the update.
+
+  StepEnd& operator+=(const StepEnd& more);
 };
 
 // What the parameters of one rank take, in a step of so many microbatches.

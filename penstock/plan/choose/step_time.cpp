@@ -6,7 +6,8 @@
 #include "penstock/mesh/mesh.h"
 #include "penstock/plan/choose/page_waits.h"
 #include "penstock/plan/choose/shared_cores.h"
-#include "penstock/plan/choose/step_end.h"
+#include "penstock/plan/choose/sharers.h"
+#include "penstock/plan/choose/stage_work.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::choose {
@@ -14,67 +15,6 @@ namespace {
 
 using simulate::Costs;
 using Rows = std::vector<std::vector<double>>;
-
-// The work of one stage: what its passes take, with what is computed again, and its bytes.
-struct StageWork {
-  LayerTimes times;
-  devices::KernelSeconds kernels;  // Kernels of all passes.
-  double output = 0.0;             // Bytes of a microbatch.
-  double parameters = 0.0;         // Bytes, here and below.
-  double gradients = 0.0;
-  double states = 0.0;    // Whole; replicas may have shares of them.
-  double last_sum = 0.0;  // Bytes of the bucket that leaves last.
-  double buckets = 0.0;   // Number of buckets of gradients.
-  StepEnd end;
-};
-
-// Bytes of the optimizer's states, and of the master of a short type.
-double state_bytes(const memory::Parameter& parameter, const memory::Sharing& sharing) {
-  constexpr std::int64_t kMasterBytes = 4;
-  const std::int64_t masters = parameter.element_bytes < kMasterBytes ? 1 : 0;
-  const std::int64_t bytes = std::max(parameter.element_bytes, kMasterBytes);
-  return static_cast<double>(parameter.elements * (sharing.states_per_element + masters) * bytes);
-}
-
-StageWork work_of(const StepInputs& inputs, StageId stage) {
-  StageWork work;
-  const auto bucket = static_cast<double>(inputs.sharing.rules.bucket_bytes);
-  double in_bucket = 0.0;
-  std::vector<const memory::Parameter*> parameters;
-  for (auto i = inputs.partition.first_layer(stage); i < inputs.partition.end_layer(stage); ++i) {
-    const LayerTimes& times = inputs.times[static_cast<std::size_t>(i)];
-    const bool is_again = inputs.layout.recompute_interval > 0;
-    const double again = is_again ? times.computing_again() : 0.0;
-    work.times.exchanges += is_again ? times.exchanges_again : times.exchanges;
-    work.times.forward += times.forward;
-    work.times.backward += times.backward + again;
-    work.times.input += times.input + again;
-    work.times.weight += times.weight;
-    work.kernels += (is_again ? 2.0 : 1.0) * times.forward_by_kind;
-    work.kernels += times.backward_by_kind;
-    const memory::LayerMemory& layer = inputs.memory.layers[static_cast<std::size_t>(i)];
-    work.output = static_cast<double>(layer.output);
-    for (const memory::Parameter& each : layer.parameters) {
-      work.parameters += static_cast<double>(each.bytes());
-      if (!each.is_trainable) continue;
-      const auto sum_bytes = static_cast<double>(each.sum_bytes());
-      if (work.gradients == 0.0) work.last_sum = std::max(sum_bytes, bucket);
-      if (in_bucket == 0.0 || in_bucket + sum_bytes > bucket) {
-        work.buckets += 1.0;
-        in_bucket = 0.0;
-      }
-      in_bucket += sum_bytes;
-      work.gradients += sum_bytes;
-      parameters.push_back(&each);
-      work.states += state_bytes(each, inputs.sharing);
-    }
-  }
-  const MemorySpeed speed{.bytes_per_s = inputs.memory_bandwidth, .kernel_s = inputs.kernel_s};
-  work.end = inputs.is_fused
-                 ? fused_step_end(parameters, inputs.sharing, speed)
-                 : step_end(parameters, inputs.sharing, inputs.layout.microbatches, speed);
-  return work;
-}
 
 // The parts of a step's time that a simulation has.
 enum class Parts : std::uint8_t { Compute, Messages, Gathers, All };
@@ -86,20 +26,21 @@ class Step {
         mesh_(mesh::make_mesh(inputs.layout.mesh)),
         pipe_(mesh_.group(Rank(0), mesh::Role::Pipe)),
         pages_(ranks()),
-        updated_(ranks()),
-        ends_(ranks()),
-        states_(ranks()) {
+        others_(ranks()),
+        experts_(ranks()),
+        ends_(ranks()) {
     for (const Rank rank : pipe_) {
-      const auto [first, last] = mesh_.ends(rank, mesh::Role::SameParameters);
-      sharers_.push_back(in_.network.among(first, last, in_.layout.sharers()));
+      sharers_.push_back(sharers_of(in_.layout, in_.network, rank));
+      expert_sharers_.push_back(expert_sharers_of(in_.layout, in_.network, rank));
     }
     for (std::int32_t s = 0; s < in_.partition.stages(); ++s) {
       works_.push_back(work_of(in_, StageId(s)));
       const std::size_t rank = in_.schedule.rank_of(StageId(s)).index();
-      pages_[rank] += works_.back().parameters;
-      updated_[rank] += works_.back().gradients;
+      pages_[rank] += works_.back().others.parameters;
+      if (experts_are_cut()) pages_[rank] += works_.back().experts.parameters;
       ends_[rank] += works_.back().end.update;
-      states_[rank] += works_.back().states;
+      add(works_.back().others, others_[rank]);
+      add(works_.back().experts, experts_[rank]);
     }
   }
 
@@ -128,6 +69,14 @@ class Step {
     return sum * in_.layout.microbatches;
   }
 
+  AxisWait wait(std::size_t rank, AxisWait StageWork::* of) const {
+    AxisWait sum;
+    for (std::size_t s = 0; s < works_.size(); ++s) {
+      if (rank_of(s) == rank) sum += works_[s].*of;
+    }
+    return static_cast<double>(in_.layout.microbatches) * sum;
+  }
+
   // A rank's kernels, which share out so much time.
   devices::KernelSeconds kernels(std::size_t rank, double compute) const {
     devices::KernelSeconds sum;
@@ -143,7 +92,13 @@ class Step {
     std::vector<double> of_rank(ranks());
     for (std::size_t s = 0; s < works_.size(); ++s) {
       const std::size_t rank = rank_of(s);
-      of_rank[rank] += collectives(rank, works_[s].parameters, works_[s].buckets);
+      const auto add = [&](const Shared& shared, const Sharers& sharers) {
+        if (shared.parameters == 0.0) return;
+        of_rank[rank] += each_bucket(sharers, sharers.gathered(0.0),
+                                     sharers.gathered(shared.parameters), shared.buckets);
+      };
+      add(works_[s].others, sharers_[rank]);
+      add(works_[s].experts, expert_sharers_[rank]);
     }
     return std::ranges::max(of_rank);
   }
@@ -151,8 +106,19 @@ class Step {
  private:
   std::size_t ranks() const { return pipe_.size(); }
 
-  // Ranks that have a share of the states each.
-  double sharers() const { return in_.sharing.rules.are_cut() ? in_.layout.sharers() : 1; }
+  static void add(const Shared& stage, Shared& rank) {
+    rank.gradients += stage.gradients;
+    rank.states += stage.states;
+    rank.parameters += stage.parameters;
+  }
+
+  bool experts_are_cut() const { return in_.layout.expert_zero_ranks() > 1; }
+
+  // A rank's share of so many bytes of states.
+  double share(double others, double experts) const {
+    if (!in_.sharing.rules.are_cut()) return others + experts;
+    return others / in_.layout.zero_ranks() + experts / in_.layout.expert_zero_ranks();
+  }
 
   std::size_t rank_of(std::size_t stage) const {
     return in_.schedule.rank_of(StageId(static_cast<std::int32_t>(stage))).index();
@@ -163,35 +129,46 @@ class Step {
     if (in_.memory_bandwidth == 0.0) return 0.0;
     if (hides_collectives()) return std::ranges::max(ends_);
     const double touched = 3.0 + 2.0 * in_.sharing.states_per_element;
-    return std::ranges::max(updated_) * touched / sharers() / in_.memory_bandwidth;
+    double most = 0.0;
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      most = std::max(most,
+                      share(others_[rank].gradients * touched, experts_[rank].gradients * touched));
+    }
+    return most / in_.memory_bandwidth;
   }
 
   double update_in_files() const {
     if (!in_.sharing.has_states_in_file) return 0.0;
     double most = 0.0;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      const double pieces = in_.sharing.has_pieces_in_file ? pages_[rank] : 0.0;
-      most = std::max(most, 2.0 * states_[rank] + pieces);
+      const auto touched = [&](const Shared& shared) {
+        const double pieces = in_.sharing.has_pieces_in_file ? shared.parameters : 0.0;
+        return 2.0 * shared.states + pieces;
+      };
+      most = std::max(most, share(touched(others_[rank]), touched(experts_[rank])));
     }
-    return most / sharers() / in_.file_bandwidth;
+    return most / in_.file_bandwidth;
   }
 
   // A stage's parameters, from the other ranks and from this rank's file.
-  double whole(std::size_t pipe_rank, double bytes) const {
-    if (!in_.sharing.has_pieces_in_file) return collective(pipe_rank, bytes);
-    return collective(pipe_rank, bytes) + bytes / in_.layout.sharers() / in_.file_bandwidth;
+  double whole(const Sharers& sharers, double bytes) const {
+    if (!in_.sharing.has_pieces_in_file) return sharers.gathered(bytes);
+    return sharers.gathered(bytes) + bytes / sharers.ranks / in_.file_bandwidth;
+  }
+  double whole_stage(std::size_t pipe_rank, const StageWork& work) const {
+    const double others = whole(sharers_[pipe_rank], work.others.parameters);
+    if (!experts_are_cut() || work.experts.parameters == 0.0) return others;
+    return others + whole(expert_sharers_[pipe_rank], work.experts.parameters);
   }
 
-  double collective(std::size_t pipe_rank, double bytes) const {
-    return collective_time(sharers_[pipe_rank], in_.layout.sharers(), bytes);
-  }
-
-  // A collective of each of some buckets, one after the other.
-  double collectives(std::size_t pipe_rank, double bytes, double buckets) const {
-    const LinkSpeed& link = sharers_[pipe_rank];
-    if (in_.layout.sharers() == 1) return 0.0;
-    if (!hides_collectives()) return collective(pipe_rank, bytes);
-    return buckets * link.latency + collective(pipe_rank, bytes) - collective(pipe_rank, 0.0);
+  // A collective of each of some buckets, one after the other, of which one alone takes `all`, and
+  // `nothing` without bytes.
+  double each_bucket(const Sharers& sharers, double nothing, double all, double buckets) const {
+    if (sharers.ranks * sharers.copies == 1) return 0.0;
+    if (!hides_collectives()) return all;
+    return buckets *
+               (sharers.link.latency + (sharers.copies > 1 ? sharers.copies_link.latency : 0)) +
+           all - nothing;
   }
 
   // Whether collectives run beside passes.  Where ranks compute on cores, these move the data, too:
@@ -212,14 +189,20 @@ class Step {
       const LayerTimes& times = in_.times[static_cast<std::size_t>(i)];
       const double seconds = direction == Direction::Forward ? times.forward : times.backward;
       if (direction == Direction::Backward && layer.input_gradient == 0) continue;
+      const std::size_t others = first_expert(layer);
+      const double longer = experts_take_longer(rank_of(stage));
       double bytes = 0.0;
       for (const memory::Parameter& each : layer.parameters) {
         bytes += static_cast<double>(each.bytes());
       }
-      for (const memory::Parameter& each : layer.parameters) {
+      for (std::size_t p = 0; p < layer.parameters.size(); ++p) {
+        const memory::Parameter& each = layer.parameters[p];
         const auto size = static_cast<double>(each.bytes());
         if (static_cast<double>(each.elements) <= persists) continue;
-        uses.push_back({.bytes = size, .seconds = seconds * size / bytes});
+        if (p >= others && !experts_are_cut()) continue;
+        uses.push_back({.bytes = size,
+                        .seconds = seconds * size / bytes,
+                        .longer = p < others ? 1.0 : longer});
         computed += uses.back().seconds;
       }
     }
@@ -229,15 +212,24 @@ class Step {
     return uses;
   }
 
+  // Seconds of a byte that is gathered, once it flows.
+  double byte_time(const Sharers& sharers) const {
+    constexpr double kSome = 1e9;
+    return (whole(sharers, kSome) - whole(sharers, 0.0)) / kSome;
+  }
+  double experts_take_longer(std::size_t pipe_rank) const {
+    const double others = byte_time(sharers_[pipe_rank]);
+    return others > 0.0 ? byte_time(expert_sharers_[pipe_rank]) / others : 1.0;
+  }
+
   // A pass whose parameters come, all but the first so many bytes of them.
   double with_pages(std::size_t stage, double pass, Direction direction, double here_bytes) const {
     const std::size_t rank = rank_of(stage);
-    if (!hides_collectives()) return pass + whole(rank, works_[stage].parameters);
-    constexpr double kSome = 1e9;
-    const double latency = sharers_[rank].latency;
-    const double seconds_per_byte = (whole(rank, kSome) - whole(rank, 0.0)) / kSome;
+    if (!hides_collectives()) return pass + whole_stage(rank, works_[stage]);
+    const double latency = sharers_[rank].link.latency;
+    const double seconds_per_byte = byte_time(sharers_[rank]);
     const double copy =
-        in_.memory_bandwidth > 0.0 ? 2.0 / in_.layout.sharers() / in_.memory_bandwidth : 0.0;
+        in_.memory_bandwidth > 0.0 ? 2.0 / in_.layout.zero_ranks() / in_.memory_bandwidth : 0.0;
     return pass + page_waits(uses_of(stage, pass, direction),
                              {.latency = latency,
                               .seconds_per_byte = seconds_per_byte,
@@ -303,24 +295,33 @@ class Step {
     }
   }
 
+  // The sums of a stage's bytes, in so many buckets; null: one at most.
+  double summed(std::size_t stage, double Shared::* bytes, double Shared::* buckets) const {
+    const auto time = [&](const Shared& shared, const Sharers& sharers) {
+      if (shared.parameters == 0.0) return 0.0;
+      const double count = buckets != nullptr ? shared.*buckets : std::min(shared.buckets, 1.0);
+      return each_bucket(sharers, sharers.summed(0.0), sharers.summed(shared.*bytes), count);
+    };
+    return time(works_[stage].others, sharers_[rank_of(stage)]) +
+           time(works_[stage].experts, expert_sharers_[rank_of(stage)]);
+  }
+
   // What is left of each stage's sum when its last backward is over.  Without ZeRO, parts of it are
   // added and gathered then.
   std::vector<double> sums() const {
     std::vector<double> left;
     for (std::size_t s = 0; s < works_.size(); ++s) {
       const StageWork& work = works_[s];
-      const std::size_t rank = rank_of(s);
       const bool is_cut = in_.sharing.rules.are_cut();
+      const double all = summed(s, &Shared::gradients, &Shared::buckets);
       if (!hides_collectives()) {
-        left.push_back((is_cut ? 1.0 : 2.0) * collective(rank, work.gradients));
+        left.push_back((is_cut ? 1.0 : 2.0) * all);
         continue;
       }
-      const double scattered = collectives(rank, work.gradients, work.buckets);
-      const double last =
-          std::min(scattered, collectives(rank, work.last_sum, std::min(work.buckets, 1.0)));
+      const double last = std::min(all, summed(s, &Shared::last_sum, nullptr));
       const double hides = work.times.backward + work.end.in_backward;
-      double time = std::max(scattered - hides, last);
-      if (!is_cut) time += std::max(scattered, work.end.after_sums);
+      double time = std::max(all - hides, last);
+      if (!is_cut) time += std::max(all, work.end.after_sums);
       left.push_back(time);
     }
     return left;
@@ -328,13 +329,14 @@ class Step {
 
   const StepInputs& in_;
   mesh::Mesh mesh_;
-  std::vector<Rank> pipe_;          // Ranks of the first replica, by the schedule's rank.
-  std::vector<LinkSpeed> sharers_;  // What ranks with the same parameters have, by rank.
-  std::vector<StageWork> works_;    // Work by stage.
-  std::vector<double> pages_;       // Bytes of parameters, by rank.
-  std::vector<double> updated_;     // Bytes of gradients, by rank.
-  std::vector<double> ends_;        // Seconds of the update on a device, by rank.
-  std::vector<double> states_;      // Bytes of states, by rank.
+  std::vector<Rank> pipe_;        // Ranks of the first replica, by the schedule's rank.
+  std::vector<Sharers> sharers_;  // Ranks with the same parameters, by rank.
+  std::vector<Sharers> expert_sharers_;
+  std::vector<StageWork> works_;  // Work by stage.
+  std::vector<double> pages_;     // Bytes of parameters that may come and go, by rank.
+  std::vector<Shared> others_;    // What a rank has of all its stages.
+  std::vector<Shared> experts_;
+  std::vector<double> ends_;  // Seconds of the update on a device, by rank.
 };
 
 }  // namespace
@@ -375,7 +377,10 @@ std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs) {
     time.bubble = alone.makespan - alone.busy[rank];
     time.exchanges = step.exchanges(rank);
     time.compute = alone.busy[rank] - time.exchanges;
-    ranks.push_back({.time = time, .kernels = step.kernels(rank, time.compute)});
+    ranks.push_back({.time = time,
+                     .kernels = step.kernels(rank, time.compute),
+                     .context = step.wait(rank, &StageWork::context),
+                     .experts = step.wait(rank, &StageWork::in_experts)});
   }
   return ranks;
 }

@@ -66,6 +66,9 @@ struct StepTime {
 struct RankTime {
   StepTime time;
   devices::KernelSeconds kernels;
+  // Exchanges along these axes; what is waited is among StepTime::exchanges.
+  AxisWait context;
+  AxisWait experts;
 };
 
 // Costs for simulate, of the layout's stages.

@@ -48,6 +48,11 @@ constexpr double kOfTheBest = 0.66 / 0.803;
 // (tests/published) are within 8 % in the median.
 constexpr double kA100Products = 0.745;
 
+// What an H100 of 500 W has of the peak of one of 700 W: its clock is lower.  The data sheet of the
+// one of 400 W (NVL) has 835 of 989 TFLOP/s, a power of 0.30 of the watts; clocks go with about
+// their third root.
+const double kAt500W = std::pow(500.0 / 700.0, std::log(989.0 / 835.0) / std::log(700.0 / 400.0));
+
 DeviceModel with_products(DeviceModel device, double share) {
   device.product_share = share;
   return device;
@@ -133,8 +138,8 @@ std::span<const DeviceModel> device_models() {
       with_products(
           of_sheet("b200", "NVIDIA B200 SXM, 180 GB", 191514411008, 80, 2250, 8000, 900, 50),
           kOfTheBest * 0.776),
-      of_sheet("h100-96", "NVIDIA H100, 96 GB of HBM2e, 500 W", 103079215104, 67, 989, 2400, 450,
-               50),
+      of_sheet("h100-96", "NVIDIA H100, 96 GB of HBM2e, 500 W", 103079215104, 67 * kAt500W,
+               989 * kAt500W, 2400, 450, 50),
       of_sheet("h100-pcie", "NVIDIA H100 PCIe, 80 GB", 84942979072, 51, 756, 2039, 64, 50),
       of_sheet("h100-sxm", "NVIDIA H100 SXM, 80 GB", 84942979072, 67, 989, 3352, 450, 50),
       of_sheet("h200", "NVIDIA H200 SXM, 141 GB", 150754820096, 67, 989, 4800, 450, 50),

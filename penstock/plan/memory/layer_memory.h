@@ -21,10 +21,39 @@ struct PassPeak {
   std::int64_t later = 0;  // Later passes, which add to them.
 };
 
+// Ranks that exchange inside of a layer, besides those that share its weights.
+enum class LayerGroup : std::uint8_t {
+  Context,  // Share the tokens of each sample.
+  Experts,  // Share the experts.
+};
+
+enum class ExchangeWay : std::uint8_t {
+  Gather,    // Each rank's part goes to all others; gradients of it come back in parts.
+  Ring,      // Parts go round, while attention works on those that are there.
+  AllToAll,  // Each rank has something for each other one.
+  ByNode,    // The same, but what several ranks of a node want comes there once.
+};
+
+// An exchange with such ranks.  Bytes of Gather and Ring are those of a rank's own part, those of
+// the others what a rank has for all ranks, itself among them.
+struct LayerExchange {
+  LayerGroup group = LayerGroup::Context;
+  ExchangeWay way = ExchangeWay::Gather;
+  std::int64_t copies = 1;          // AllToAll, ByNode: how often each token is in the bytes.
+  std::int64_t forward_bytes = 0;   // Bytes of each exchange of a forward.
+  std::int64_t forward_count = 0;   // Number of exchanges.
+  std::int64_t backward_bytes = 0;  // The same of a backward.
+  std::int64_t backward_count = 0;
+
+  friend bool operator==(const LayerExchange&, const LayerExchange&) = default;
+};
+
 // What a layer takes.  Its input is the output of the layer before; the two share one tensor, or
 // tuple.
 struct LayerMemory {
   std::vector<Parameter> parameters;
+  // How many of these, the last ones, are of experts: other ranks have the same than of the others.
+  std::int64_t expert_parameters = 0;
   std::int64_t buffers = 0;
   std::int64_t output = 0;
   std::int64_t input_gradient = 0;  // 0: it takes none.
@@ -49,6 +78,9 @@ struct LayerMemory {
   std::int64_t forward_exchanges = 0;
   std::int64_t backward_sent = 0;
   std::int64_t backward_exchanges = 0;
+
+  // Exchanges along other axes; the ranks are the layout's.
+  std::vector<LayerExchange> exchanges;
 
   // What each pass launches on a device, once the gradients are there; empty: nobody knows.
   devices::Kernels forward_kernels;

@@ -14,14 +14,15 @@ namespace {
 
 using json::Value;
 
-constexpr std::int64_t kVersion = 3;
+constexpr std::int64_t kVersion = 4;
 
 struct NumberOf {
   const char* key;
   std::int64_t LayerMemory::* number;
 };
-constexpr std::array<NumberOf, 12> kNumbers = {
-    {{"buffers", &LayerMemory::buffers},
+constexpr std::array<NumberOf, 13> kNumbers = {
+    {{"expert_parameters", &LayerMemory::expert_parameters},
+     {"buffers", &LayerMemory::buffers},
      {"output", &LayerMemory::output},
      {"input_gradient", &LayerMemory::input_gradient},
      {"kept", &LayerMemory::kept},
@@ -77,6 +78,10 @@ constexpr std::array<std::string_view, 7> kKinds = {"product",
                                                     "short_attention_backward",
                                                     "other"};
 
+// Names of groups and of ways, in their orders.
+constexpr std::array<std::string_view, 2> kGroups = {"context", "experts"};
+constexpr std::array<std::string_view, 4> kWays = {"gather", "ring", "all_to_all", "by_node"};
+
 std::string_view text(bool flag) { return flag ? "true" : "false"; }
 
 std::string to_json(const Parameter& each) {
@@ -109,6 +114,14 @@ std::string to_json(const devices::Pass& pass) {
   return str("[", join(steps, ", "), "]");
 }
 
+// [group, way, copies, bytes and number forward, bytes and number backward].
+std::string to_json(const LayerExchange& each) {
+  return str("[\"", kGroups[static_cast<std::size_t>(each.group)], "\", \"",
+             kWays[static_cast<std::size_t>(each.way)], "\", ", each.copies, ", ",
+             each.forward_bytes, ", ", each.forward_count, ", ", each.backward_bytes, ", ",
+             each.backward_count, "]");
+}
+
 std::string to_json(const LayerMemory& layer) {
   std::vector<std::string> members;
   for (const NumberOf& each : kNumbers) {
@@ -127,6 +140,9 @@ std::string to_json(const LayerMemory& layer) {
   for (const PassOf& each : kExchanging) {
     members.push_back(str("\"", each.key, "\": ", to_json(layer.*each.pass)));
   }
+  std::vector<std::string> exchanges;
+  for (const LayerExchange& each : layer.exchanges) exchanges.push_back(to_json(each));
+  members.push_back(str("\"exchanges\": [", join(exchanges, ", "), "]"));
   std::vector<std::string> parameters;
   for (const Parameter& each : layer.parameters) parameters.push_back(to_json(each));
   members.push_back(str("\"parameters\": [", join(parameters, ", "), "]"));
@@ -141,6 +157,7 @@ std::string to_json(const std::vector<LayerMemory>& layers) {
 
 std::string to_json(const MeasuredSize& size) {
   return str("{\"microbatch\": ", size.microbatch, ", \"sharers\": ", size.sharers,
+             ", \"context\": ", size.context, ", \"experts\": ", size.experts,
              ", \"selective\": ", text(size.is_selective),
              ",\n  \"loss\": ", to_json(size.memory.loss),
              ",\n  \"layers\": ", to_json(size.memory.layers),
@@ -261,6 +278,29 @@ devices::Pass read_pass(const Reader& reader, const char* key) {
   return pass;
 }
 
+LayerExchange read_exchange(const Value& value) {
+  const auto refuse_it = [&] {
+    refuse(value, str("exchanges: expected a group (", join(kGroups, ", "), "), a way (",
+                      join(kWays, ", "), ") and five numbers"));
+  };
+  const auto* const parts = std::get_if<Value::Array>(&value.data);
+  if (parts == nullptr || parts->size() != 7) refuse_it();
+  const auto place = [&](std::size_t i, const auto& names) {
+    const auto* const name = std::get_if<std::string>(&(*parts)[i].data);
+    const auto found = name == nullptr ? names.end() : std::ranges::find(names, *name);
+    if (found == names.end()) refuse_it();
+    return found - names.begin();
+  };
+  const auto number = [&](std::size_t i) { return Reader::number_of((*parts)[i], "exchanges"); };
+  return {.group = static_cast<LayerGroup>(place(0, kGroups)),
+          .way = static_cast<ExchangeWay>(place(1, kWays)),
+          .copies = std::max<std::int64_t>(number(2), 1),
+          .forward_bytes = number(3),
+          .forward_count = number(4),
+          .backward_bytes = number(5),
+          .backward_count = number(6)};
+}
+
 LayerMemory read_layer(const Value& value) {
   const Reader reader(value);
   LayerMemory layer;
@@ -274,6 +314,13 @@ LayerMemory read_layer(const Value& value) {
   for (const Value& each : reader.list("parameters")) {
     layer.parameters.push_back(read_parameter(each));
   }
+  for (const Value& each : reader.list("exchanges")) {
+    layer.exchanges.push_back(read_exchange(each));
+  }
+  if (layer.expert_parameters > std::ssize(layer.parameters)) {
+    refuse(reader.at("expert_parameters"), str("expert_parameters: expected at most the ",
+                                               layer.parameters.size(), " that the layer has"));
+  }
   return layer;
 }
 
@@ -281,8 +328,10 @@ MeasuredSize read_size(const Value& value) {
   const Reader reader(value);
   MeasuredSize size{.microbatch = reader.number("microbatch"),
                     .sharers = reader.number("sharers"),
+                    .context = reader.number("context"),
+                    .experts = reader.number("experts"),
                     .is_selective = reader.flag("selective")};
-  for (const char* const key : {"microbatch", "sharers"}) {
+  for (const char* const key : {"microbatch", "sharers", "context", "experts"}) {
     if (reader.number(key) < 1) refuse(reader.at(key), str(key, ": expected 1 or more"));
   }
   size.memory.loss = read_layer(reader.at("loss"));
@@ -363,11 +412,12 @@ LayersFile read_layers(const Value& json) {
       refuse(each, str(size.memory.layers.size(), " layers; the model has ", file.model.size()));
     }
     const auto place = [](const MeasuredSize& of) {
-      return std::tuple(of.sharers, of.microbatch, of.is_selective);
+      return std::tuple(of.sharers, of.context, of.experts, of.microbatch, of.is_selective);
     };
     const bool rises =
         file.sizes.size() == 1 || place(file.sizes[file.sizes.size() - 2]) < place(size);
-    if (!rises) refuse(each, "sizes must rise, by sharers, microbatches and selective");
+    if (!rises)
+      refuse(each, "sizes must rise, by sharers, context, experts, microbatches and selective");
   }
   if (file.sizes.empty()) refuse(reader.at("sizes"), "sizes: expected at least one");
   return file;

@@ -20,6 +20,8 @@ inline constexpr std::size_t kLayersFileBytesMax = std::size_t{1} << 28;
 struct MeasuredSize {
   std::int64_t microbatch = 1;  // Samples.
   std::int64_t sharers = 1;     // Ranks that share each layer.
+  std::int64_t context = 1;     // Ranks that share the tokens of each sample.
+  std::int64_t experts = 1;     // Ranks that share the experts of a layer.
   // Whether blocks compute again what model.activation_checkpoint = "selective" leaves out.
   bool is_selective = false;
   ModelMemory memory;
@@ -32,8 +34,8 @@ struct LayersFile {
   // Layers of a program that is not penstock's: their products add to the sums of gradients, and
   // one kernel updates a parameter.
   bool is_fused = false;
-  std::vector<MeasuredSize> sizes;  // Each once, rising: by sharers, then by
-                                    // microbatches, then those that are selective.
+  std::vector<MeasuredSize> sizes;  // Each once, rising: by sharers, then by context,
+                                    // experts, microbatches, then those that are selective.
 };
 
 // The keys of a configuration that the numbers depend on, with their values, in a line: two

@@ -127,6 +127,8 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
     saved.push_back({.ownership = std::move(states.ownership),
                      .buffers = buffer_bytes(layers_of(run.memory, run.partition, stage)),
                      .tied_before = tied_before(run, stage)});
+    if (states.expert_ownership)
+      saved.push_back({.ownership = std::move(*states.expert_ownership)});
   }
   const std::int64_t copied = run.copies == Copies::Absent ? 0 : copied_bytes(saved, run.sharing);
   if (run.copies == Copies::WithTensors) standing.always.copies = copied;
@@ -155,8 +157,10 @@ std::vector<PipeRank> pipe_memory(const PipeRun& run) {
   PipeRun of_rank = run;
   std::vector<PipeRank> ranks;
   for (const Rank rank : mesh.group(Rank(0), mesh::Role::Pipe)) {
-    of_rank.sharing.rules.ranks = shares[ranks.size()].ranks;
-    of_rank.sharing.place = shares[ranks.size()].place;
+    Sharing& sharing = of_rank.sharing;
+    const lower::Share& share = shares[ranks.size()];
+    sharing.rules.ranks = sharing.shards > 0 ? sharing.shards : share.ranks;
+    sharing.place = share.place % sharing.rules.ranks;
     ranks.push_back(rank_of(of_rank, lowering.plan(rank)));
   }
   return ranks;

@@ -37,13 +37,16 @@ class Departures {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       missing_.push_back(buckets_[b].parameters.size());
       for (const std::size_t parameter : buckets_[b].parameters) {
-        bucket_of_.resize(std::max(bucket_of_.size(), parameter + 1));
+        bucket_of_.resize(std::max(bucket_of_.size(), parameter + 1), kNone);
         bucket_of_[parameter] = b;
       }
     }
     is_there_.resize(buckets_.size());
   }
 
+  bool takes(std::size_t parameter) const {
+    return parameter < bucket_of_.size() && bucket_of_[parameter] != kNone;
+  }
   // What the gradient of a parameter adds to buckets when it comes, before it has been copied.
   std::int64_t arrive(std::size_t parameter) {
     const std::size_t b = bucket_of_.at(parameter);
@@ -63,6 +66,8 @@ class Departures {
   }
 
  private:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
   const std::vector<GradientBucket>& buckets_;
   std::optional<std::size_t> under_way_;
   std::vector<std::size_t> bucket_of_;  // Bucket of each parameter.
@@ -160,6 +165,10 @@ struct Backward {
 
   // A hook takes a gradient, while what was added to it is still there, or, of a first one, itself.
   void leave(const Parameter& parameter, std::size_t number) {
+    if (!departures.takes(number)) {
+      if (parameter.is_summed_apart()) add_apart(parameter);
+      return;
+    }
     if (parameter.is_summed_apart()) return leave_apart(parameter, number);
     const std::int64_t bytes = parameter.bytes();
     const std::int64_t added = turn.is_first ? 0 : bytes;

@@ -32,7 +32,8 @@ struct StageLayers {
   std::vector<LayerMemory> layers;
   std::vector<SegmentRange> segments;  // All layers, in order.
   std::optional<LayerMemory> loss;     // Loss of the last stage.
-  // Buckets in the order in which they leave; none: one replica.
+  // Buckets in the order in which they leave; none: one replica.  A parameter in none of them is on
+  // one rank alone, as experts may be.
   std::vector<GradientBucket> buckets;
   // Sums under way at most: before a bucket leaves, the sum of the one so many before it is there.
   // Absent: no limit.

@@ -1,5 +1,9 @@
 #include "penstock/plan/memory/states.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "penstock/core/round_up.h"
 #include "penstock/plan/partition/gradient_buckets.h"
 
@@ -10,25 +14,33 @@ using partition::Holding;
 using partition::Ownership;
 using partition::Presence;
 
-Ownership ownership_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
-                       partition::Persistence& persistence) {
+// The parameters of a stage that as many ranks have.
+struct Alike {
+  Ownership ownership;
+  std::vector<std::size_t> numbers;  // Their numbers among all trainable ones of the stage.
+};
+
+enum class Which : std::uint8_t { All, Experts, Others };
+
+Alike alike(const std::vector<LayerMemory>& layers, Which which, const Sharing& sharing,
+            partition::Persistence& persistence) {
+  Alike result;
   partition::GrowingOwnership growing(sharing.rules, &persistence);
+  std::size_t next = 0;
   for (const LayerMemory& layer : layers) {
-    for (const Parameter& each : layer.parameters) growing.add(each);
+    const auto others = layer.parameters.size() - static_cast<std::size_t>(layer.expert_parameters);
+    for (std::size_t i = 0; i < layer.parameters.size(); ++i) {
+      const Parameter& each = layer.parameters[i];
+      if (which == Which::All || (which == Which::Experts) == (i >= others)) {
+        growing.add(each);
+        result.numbers.push_back(next);
+      }
+      if (each.is_trainable) ++next;
+    }
   }
   growing.close();
-  return growing.ownership();
-}
-
-// The numbers of parameters among the trainable ones.
-std::vector<std::size_t> trainable_numbers(const Ownership& ownership) {
-  std::vector<std::size_t> numbers;
-  std::size_t next = 0;
-  for (const Holding& each : ownership.parameters) {
-    numbers.push_back(next);
-    if (each.is_trainable) ++next;
-  }
-  return numbers;
+  result.ownership = growing.ownership();
+  return result;
 }
 
 // States in a file begin at multiples of so many bytes.
@@ -66,12 +78,16 @@ void add_whole(const Ownership& ownership, const Sharing& sharing, std::set<std:
 }
 
 // Whole gradients, and what a sum over replicas takes on its way.
-void add_replicas(const Ownership& ownership, States& states) {
+void add_replicas(const Alike& group, States& states) {
+  const Ownership& ownership = group.ownership;
   std::vector<Parameter> trainable;
+  std::vector<std::size_t> numbers;
   std::vector<partition::GradientSize> sizes;
-  for (const Holding& each : ownership.parameters) {
+  for (std::size_t p = 0; p < ownership.parameters.size(); ++p) {
+    const Holding& each = ownership.parameters[p];
     if (!each.is_trainable) continue;
     trainable.push_back(each);
+    numbers.push_back(group.numbers[p]);
     sizes.push_back({each.type, each.sum_bytes()});
   }
   const std::int32_t ranks = ownership.rules.ranks;
@@ -83,6 +99,7 @@ void add_replicas(const Ownership& ownership, States& states) {
     const std::int64_t row = (elements + ranks - 1) / ranks;
     const std::int64_t bytes = row * ranks * trainable[bucket.front()].summed_element_bytes();
     states.gradients += bytes;
+    for (std::size_t& p : bucket) p = numbers[p];
     states.buckets.push_back({.parameters = std::move(bucket), .rows = 0, .flight = bytes});
   }
 }
@@ -114,13 +131,13 @@ void add_gradients(const Ownership& ownership, std::size_t number,
       {.parameters = std::move(parameters), .rows = is_kept ? 0 : rows, .flight = rows - row});
 }
 
-void add_buckets(const Ownership& ownership, const Sharing& sharing, std::set<std::string>& seen,
+void add_buckets(const Alike& group, const Sharing& sharing, std::set<std::string>& seen,
                  States& states) {
+  const Ownership& ownership = group.ownership;
   states.sums_under_way = partition::kSumsUnderWay;
-  const std::vector<std::size_t> numbers = trainable_numbers(ownership);
   for (std::size_t b = ownership.buckets.size(); b-- > 0;) {
     const partition::Bucket& bucket = ownership.buckets[b];
-    if (bucket.is_trainable) add_gradients(ownership, b, numbers, states);
+    if (bucket.is_trainable) add_gradients(ownership, b, group.numbers, states);
     if (!is_new(ownership.parameters[bucket.parameters.front()], seen)) continue;
     add_page(bucket, sharing, states);
     if (!bucket.is_trainable) continue;
@@ -130,7 +147,30 @@ void add_buckets(const Ownership& ownership, const Sharing& sharing, std::set<st
   }
 }
 
+void add(const Alike& group, const Sharing& sharing, Earlier& earlier, States& states) {
+  add_whole(group.ownership, sharing, earlier.names, states);
+  if (sharing.rules.are_cut()) {
+    add_buckets(group, sharing, earlier.names, states);
+  } else if (sharing.rules.ranks > 1) {
+    add_replicas(group, states);
+  }
+}
+
+// Buckets of two groups leave as their first parameters' gradients come, the last ones first.
+void put_in_order(std::vector<GradientBucket>& buckets) {
+  std::ranges::stable_sort(buckets, std::greater<>{}, [](const GradientBucket& each) {
+    return std::ranges::min(each.parameters);
+  });
+}
+
 }  // namespace
+
+Sharing of_experts(const Sharing& sharing) {
+  Sharing experts = sharing;
+  if (sharing.expert_ranks > 0) experts.rules.ranks = sharing.expert_ranks;
+  experts.place = sharing.place % experts.rules.ranks;
+  return experts;
+}
 
 std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
   std::int64_t bytes = 0;
@@ -139,14 +179,19 @@ std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
 }
 
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier) {
-  States states{.ownership = ownership_of(layers, sharing, earlier.persistence),
-                .parameters = buffer_bytes(layers)};
-  const Ownership& ownership = states.ownership;
-  add_whole(ownership, sharing, earlier.names, states);
-  if (sharing.rules.are_cut()) {
-    add_buckets(ownership, sharing, earlier.names, states);
-  } else if (sharing.rules.ranks > 1) {
-    add_replicas(ownership, states);
+  States states{.parameters = buffer_bytes(layers)};
+  const bool has_experts = std::ranges::any_of(
+      layers, [](const LayerMemory& each) { return each.expert_parameters > 0; });
+  Alike others =
+      alike(layers, has_experts ? Which::Others : Which::All, sharing, earlier.persistence);
+  add(others, sharing, earlier, states);
+  states.ownership = std::move(others.ownership);
+  if (has_experts) {
+    const Sharing rules = of_experts(sharing);
+    Alike experts = alike(layers, Which::Experts, rules, earlier.persistence);
+    add(experts, rules, earlier, states);
+    put_in_order(states.buckets);
+    states.expert_ownership = std::move(experts.ownership);
   }
   return states;
 }

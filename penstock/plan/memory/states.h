@@ -24,6 +24,11 @@ inline constexpr std::int64_t kMasterBytes = 4;
 
 struct Sharing {
   partition::SharingRules rules;
+  // Ranks that have the same experts; 0: as many as have the same of everything else.
+  std::int32_t expert_ranks = 0;
+  // Ranks among which ZeRO cuts, of those that have the same parameters; the others have copies of
+  // what these have.  0: all.
+  std::int32_t shards = 0;
   std::int32_t place = 0;  // Number of this rank in the data group.
   // States of the optimizer, each of the type that it updates.
   std::int32_t states_per_element = 2;
@@ -44,6 +49,7 @@ struct Earlier {
 // What is there all the time, from the second step on.
 struct States {
   partition::Ownership ownership;
+  std::optional<partition::Ownership> expert_ownership;  // Ownership of experts, where some are.
   // Whole, or, with ZeRO 3, this rank's pieces, unless in a file, and what stays whole.
   std::int64_t parameters = 0;
   std::int64_t pages = 0;      // ZeRO 3: parameters that come and go, if all were there at once.
@@ -59,6 +65,9 @@ struct States {
 
 // Bytes of the modules' buffers.
 std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers);
+
+// The same rules for experts.
+Sharing of_experts(const Sharing& sharing);
 
 // States of one stage.  `earlier` learns what this one has.
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier);
