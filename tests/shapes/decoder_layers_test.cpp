@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "shapes/configs.h"
+#include "tests/shapes/configs.h"
 
 namespace penstock::shapes {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "shapes/configs.h"
+#include "tests/shapes/configs.h"
 
 namespace penstock::shapes {
 namespace {
