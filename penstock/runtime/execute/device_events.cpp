@@ -15,6 +15,13 @@ constexpr std::chrono::microseconds kBetweenLooks{20};
 
 }  // namespace
 
+void await_event(const c10::Event& event, const comm::Communicator& communicator) {
+  while (!event.query()) {
+    communicator.check_interrupt();
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
 DeviceEvents::DeviceEvents(c10::Device device) : device_(device) {}
 
 DeviceEvents::~DeviceEvents() = default;
@@ -29,10 +36,7 @@ void DeviceEvents::mark(std::int64_t step) {
 
 void DeviceEvents::await(Progress& progress, const comm::Communicator& communicator) {
   for (std::size_t i = 0; i < marked_; ++i) {
-    while (!events_[i]->query()) {
-      communicator.check_interrupt();
-      std::this_thread::sleep_for(kBetweenLooks);
-    }
+    await_event(*events_[i], communicator);
     progress.advance();
   }
   marked_ = 0;

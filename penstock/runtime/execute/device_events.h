@@ -21,6 +21,10 @@ struct Event;
 
 namespace penstock::execute {
 
+// Waits on the host until a device has come to the event.
+// Throws: CommError, when the ranks are interrupted.
+void await_event(const c10::Event& event, const comm::Communicator& communicator);
+
 class DeviceEvents {
  public:
   explicit DeviceEvents(c10::Device device);

@@ -3,14 +3,13 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
 #include <cmath>
-#include <thread>
+
+#include "penstock/runtime/execute/device_events.h"
 
 namespace penstock::execute {
 namespace {
 
-constexpr std::chrono::microseconds kBetweenQueries{20};
 constexpr double kNanosecondsPerMillisecond = 1e6;
 
 }  // namespace
@@ -44,10 +43,7 @@ std::int64_t StepClock::mark() {
 void StepClock::end(const comm::Communicator& communicator) {
   if (device_.is_cpu()) return;
   mark();
-  while (!events_[marked_ - 1]->query()) {
-    communicator.check_interrupt();
-    std::this_thread::sleep_for(kBetweenQueries);
-  }
+  await_event(*events_[marked_ - 1], communicator);
 }
 
 std::int64_t StepClock::ns(std::int64_t mark) const {
