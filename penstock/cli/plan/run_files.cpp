@@ -41,7 +41,7 @@ std::string path_of(const std::string& folder, const char* name) {
 }
 
 RecordedRun read_recorded(const std::string& folder) {
-  const std::string timeline = path_of(folder, "timeline.csv");
+  const std::string timeline = path_of(folder, measure::kTimelineFile);
   measure::Recording recording = measure::parse_recording(
       read_foreign_file("timeline", timeline, measure::kRecordingBytesMax), timeline);
   schedule::Schedule schedule =
@@ -57,7 +57,7 @@ RecordedRun read_recorded(const std::string& folder) {
 RunFiles read_run(const std::string& folder) {
   check_folder(folder);
   RunFiles files;
-  if (has(folder, "timeline.csv")) files.recorded = read_recorded(folder);
+  if (has(folder, measure::kTimelineFile)) files.recorded = read_recorded(folder);
   files.curve.title = folder;
   if (has(folder, measure::kMetricsFile)) {
     const std::string text = read_foreign_file("metrics", path_of(folder, measure::kMetricsFile),

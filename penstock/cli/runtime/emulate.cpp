@@ -149,12 +149,10 @@ void make_folder(const std::string& folder) {
 }
 
 void write_step(const std::string& folder, const emulate::RecordedStep& step) {
-  const auto file = [&](const char* name) {
-    return (std::filesystem::path(folder) / name).string();
-  };
   run::write_program(folder, step.schedule);
-  weights::write_atomically(file(run::kTimelineFile), {measure::to_text(step.recording)});
-  weights::write_atomically(file(run::kTraceFile), {run::trace_text(step.recording)});
+  for (const run::ReportFile& each : run::files_of(step.recording)) {
+    weights::write_atomically((std::filesystem::path(folder) / each.name).string(), {each.content});
+  }
 }
 
 // A rank for each device.

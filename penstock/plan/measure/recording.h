@@ -20,6 +20,10 @@
 
 namespace penstock::measure {
 
+// A recording's files in a folder: itself, and as a trace.
+inline constexpr const char* kTimelineFile = "timeline.csv";
+inline constexpr const char* kTraceFile = "timeline.json";
+
 enum class What : std::uint8_t {
   Action,     // It ran.
   AwaitSend,  // The rank waited until its SEND was over, whose buffer it needed.

@@ -11,8 +11,9 @@
 
 namespace penstock::run {
 
-std::string trace_text(const measure::Recording& recording) {
-  return render::chrome_trace(render::trace_of(recording));
+std::vector<ReportFile> files_of(const measure::Recording& recording) {
+  return {{measure::kTimelineFile, measure::to_text(recording)},
+          {measure::kTraceFile, render::chrome_trace(render::trace_of(recording))}};
 }
 
 void write_program(const std::string& folder, const verify::VerifiedSchedule& verified) {

@@ -3,17 +3,21 @@
 // A run writes them, and so does an emulated one.  Names and formats: docs/run_directory.md.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "penstock/plan/measure/recording.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::run {
 
-inline constexpr const char* kTimelineFile = "timeline.csv";
-inline constexpr const char* kTraceFile = "timeline.json";
+// A file of the folder, and its content.
+struct ReportFile {
+  std::string name;
+  std::string content;
+};
 
-// The trace of a recording, for kTraceFile.
-std::string trace_text(const measure::Recording& recording);
+// The recording, and the same as a trace.
+std::vector<ReportFile> files_of(const measure::Recording& recording);
 
 // Writes the program as a picture and as CSV, or as JSON, which also says that a stage has several
 // ranks.  The other one's file goes: `penstock report` would take it for this one's.

@@ -354,8 +354,9 @@ class Run {
         timeline_.gather(trainer.layout().mesh, trained_.trainer().program().executor().plan(),
                          trained_.communicator());
     if (!trained_.is_root()) return;
-    record_.replace(kTimelineFile, measure::to_text(recording));
-    record_.replace(kTraceFile, trace_text(recording));
+    for (ReportFile& each : files_of(recording)) {
+      record_.replace(each.name, std::move(each.content));
+    }
   }
 
   void finish_record() {
