@@ -1,6 +1,7 @@
 #include "penstock/cli/plan/plan_axes.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -12,6 +13,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/memory/token_shares.h"
 #include "penstock/plan/render/number.h"
 
 namespace penstock::cli {
@@ -26,6 +28,11 @@ std::int32_t shards_of(const std::string& word) {
   if (number && *number >= 2 && *number <= 1 << 20) return static_cast<std::int32_t>(*number);
   throw ConfigError(str("plan: --shard ", in_quotes(word), ": expected all, node, or a number of ",
                         "ranks from 2 on"));
+}
+
+// What a rank waits for along these axes, by name.
+std::array<std::pair<const char*, choose::AxisWait>, 2> waits_of(const choose::RankTime& rank) {
+  return {{{"context", rank.context}, {"experts", rank.experts}}};
 }
 
 }  // namespace
@@ -95,8 +102,7 @@ ShapedLayers::ShapedLayers(const config::Config& config, shapes::DecoderShape sh
                            const PlanAxes& axes)
     : shape_(std::move(shape)),
       cut_{.sequence = config.model.sequence_length,
-           .context_way =
-               axes.context_by == "ring" ? memory::ExchangeWay::Ring : memory::ExchangeWay::Gather,
+           .context_way = memory::context_way(axes.context_by),
            .expert_way = axes.expert_by == "node" ? memory::ExchangeWay::ByNode
                                                   : memory::ExchangeWay::AllToAll,
            .element_bytes = choose::element_bytes(config)},
@@ -148,7 +154,7 @@ void add_axes(const PlanAxes& axes, const config::Config& config, std::int64_t e
   const std::int64_t tokens = config.model.sequence_length;
   choices.context.clear();
   for (const std::int32_t ranks : axes.contexts()) {
-    if (ranks > 1 && tokens % (2 * std::int64_t{ranks}) != 0) {
+    if (!memory::can_share_tokens(tokens, ranks)) {
       if (axes.context.empty()) continue;
       throw ConfigError(str("plan: --context ", ranks, ": each rank has two of ", 2 * ranks,
                             " chunks of a sample, which has ", tokens, " tokens"));
@@ -192,8 +198,7 @@ std::vector<std::string> not_yet(const choose::Request& request, const choose::L
 
 std::string axes_json(const choose::RankTime& rank) {
   std::vector<std::string> axes;
-  for (const auto& [name, wait] :
-       {std::pair("context", rank.context), std::pair("experts", rank.experts)}) {
+  for (const auto& [name, wait] : waits_of(rank)) {
     axes.push_back(str(json_quote(name), ": {\"waited\": ", shortest(wait.waited), ", \"hidden\": ",
                        shortest(wait.hidden), ", \"bytes\": ", shortest(wait.bytes), "}"));
   }
@@ -209,8 +214,7 @@ std::string worst_json(const choose::Priced& priced) {
 std::string axes_text(const choose::Priced& priced) {
   std::vector<TextRow> rows = {{"exchanges", "sends MiB", "waited ms", "hidden ms"}};
   const choose::RankTime& rank = busiest(priced);
-  for (const auto& [name, wait] :
-       {std::pair("context", rank.context), std::pair("experts", rank.experts)}) {
+  for (const auto& [name, wait] : waits_of(rank)) {
     if (wait.bytes == 0.0) continue;
     rows.push_back({name, render::fixed(wait.bytes / (1 << 20), 1),
                     render::rounded(wait.waited * 1000.0, 3),

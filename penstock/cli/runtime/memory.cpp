@@ -234,8 +234,7 @@ std::int64_t key_value_bytes(const config::Config& config, const run::Model& mod
 void share_tokens(const MemoryCommand& command, const config::Config& config,
                   const run::Model& model, memory::MeasuredSize& size) {
   const std::int64_t bytes = key_value_bytes(config, model, size);
-  const memory::ExchangeWay way =
-      command.context_by == "ring" ? memory::ExchangeWay::Ring : memory::ExchangeWay::Gather;
+  const memory::ExchangeWay way = memory::context_way(command.context_by);
   for (auto* const layers : {&size.memory.layers, &size.memory.again}) {
     for (memory::LayerMemory& each : *layers) {
       memory::share_tokens(size.context, bytes, way, each);
@@ -247,13 +246,12 @@ void share_tokens(const MemoryCommand& command, const config::Config& config,
 std::set<std::int32_t> contexts_of(const MemoryCommand& command, const config::Config& config) {
   std::set<std::int32_t> contexts = {1};
   for (const std::int32_t ranks : command.context) {
-    if (config.model.sequence_length % (2 * std::int64_t{ranks}) == 0 || ranks == 1) {
+    if (memory::can_share_tokens(config.model.sequence_length, ranks)) {
       contexts.insert(ranks);
     } else {
       write_message(str("penstock: memory: no layout with mesh.context ", ranks,
-                        ": it does not "
-                        "divide half of the ",
-                        config.model.sequence_length, " tokens"));
+                        ": it does not divide half of the ", config.model.sequence_length,
+                        " tokens"));
     }
   }
   if (!command.context.empty() && std::ranges::count(command.context, 1) == 0) contexts.erase(1);

@@ -8,6 +8,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/memory/token_shares.h"
 #include "penstock/schedule/generators/generators.h"
 
 namespace penstock::choose {
@@ -75,7 +76,8 @@ mesh::Shape shape_of(const Asked& asked, const Frame& frame) {
   const std::int64_t pipe = asked.number("pipe", 1, 1, kRanksMax);
   const std::int64_t tensor = asked.number("tensor", 1, 1, kRanksMax);
   const std::int64_t context = asked.number("context", 1, 1, kRanksMax);
-  const std::int64_t others = pipe * std::min(context, kRanksMax) * tensor;
+  const std::int64_t others = pipe * context * tensor;  // Times `data` it may not fit 64 bits.
+  if (others > kRanksMax) asked.refuse(str(others, " ranks; at most ", kRanksMax, " can be"), {});
   const bool has_data = asked.has("data");
   std::int64_t data = asked.number("data", 1, 1, kRanksMax);
   if (frame.world > 0 && !has_data) data = std::max<std::int64_t>(1, frame.world / others);
@@ -92,7 +94,7 @@ mesh::Shape shape_of(const Asked& asked, const Frame& frame) {
         notes);
   }
   if (size > kRanksMax) asked.refuse(str(size, " ranks; at most ", kRanksMax, " can be"), {});
-  if (context > 1 && (frame.tokens == 0 || frame.tokens % (2 * context) != 0)) {
+  if (!memory::can_share_tokens(frame.tokens, context)) {
     asked.refuse(str("context=", context, ": each rank has two of ", 2 * context,
                      " chunks of a sample, which has ", frame.tokens, " tokens"),
                  {str("--set model.sequence_length=", frame.tokens / (2 * context) * 2 * context,

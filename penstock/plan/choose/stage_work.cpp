@@ -24,10 +24,6 @@ StepEnd end_of(const StepInputs& inputs, const std::vector<const memory::Paramet
 
 }  // namespace
 
-std::size_t first_expert(const memory::LayerMemory& layer) {
-  return layer.parameters.size() - static_cast<std::size_t>(layer.expert_parameters);
-}
-
 void Shared::add(const memory::Parameter& parameter, double bucket) {
   parameters += static_cast<double>(parameter.bytes());
   if (!parameter.is_trainable) return;
@@ -63,7 +59,7 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
     work.kernels += times.backward_by_kind;
     const memory::LayerMemory& layer = inputs.memory.layers[static_cast<std::size_t>(i)];
     work.output = static_cast<double>(layer.output);
-    const std::size_t others = first_expert(layer);
+    const std::size_t others = layer.first_expert();
     for (std::size_t p = 0; p < layer.parameters.size(); ++p) {
       const memory::Parameter& each = layer.parameters[p];
       Shared& shared = p < others ? work.others : work.experts;

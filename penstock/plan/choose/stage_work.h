@@ -3,8 +3,6 @@
 // Step times are made of it.  Knows no links and no schedule.
 // Units: seconds, bytes.
 #pragma once
-#include <cstddef>
-
 #include "penstock/plan/choose/step_end.h"
 #include "penstock/plan/choose/step_time.h"
 
@@ -33,9 +31,6 @@ struct StageWork {
   Shared experts;
   StepEnd end;
 };
-
-// The number of a layer's first parameter that is of an expert.
-std::size_t first_expert(const memory::LayerMemory& layer);
 
 StageWork work_of(const StepInputs& inputs, StageId stage);
 

@@ -189,7 +189,7 @@ class Step {
       const LayerTimes& times = in_.times[static_cast<std::size_t>(i)];
       const double seconds = direction == Direction::Forward ? times.forward : times.backward;
       if (direction == Direction::Backward && layer.input_gradient == 0) continue;
-      const std::size_t others = first_expert(layer);
+      const std::size_t others = layer.first_expert();
       const double longer = experts_take_longer(rank_of(stage));
       double bytes = 0.0;
       for (const memory::Parameter& each : layer.parameters) {

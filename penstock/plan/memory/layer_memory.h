@@ -4,6 +4,7 @@
 // Units: bytes, of tensors.  A peak is above what was there when the pass began: for a backward
 // what the forward keeps, and the gradient of the output.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -54,6 +55,9 @@ struct LayerMemory {
   std::vector<Parameter> parameters;
   // How many of these, the last ones, are of experts: other ranks have the same than of the others.
   std::int64_t expert_parameters = 0;
+  std::size_t first_expert() const {
+    return parameters.size() - static_cast<std::size_t>(expert_parameters);
+  }
   std::int64_t buffers = 0;
   std::int64_t output = 0;
   std::int64_t input_gradient = 0;  // 0: it takes none.

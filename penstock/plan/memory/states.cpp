@@ -28,7 +28,7 @@ Alike alike(const std::vector<LayerMemory>& layers, Which which, const Sharing& 
   partition::GrowingOwnership growing(sharing.rules, &persistence);
   std::size_t next = 0;
   for (const LayerMemory& layer : layers) {
-    const auto others = layer.parameters.size() - static_cast<std::size_t>(layer.expert_parameters);
+    const std::size_t others = layer.first_expert();
     for (std::size_t i = 0; i < layer.parameters.size(); ++i) {
       const Parameter& each = layer.parameters[i];
       if (which == Which::All || (which == Which::Experts) == (i >= others)) {

@@ -41,6 +41,14 @@ bool has_attention(const devices::Kernels& kernels) {
 
 }  // namespace
 
+bool can_share_tokens(std::int64_t tokens, std::int64_t ranks) {
+  return ranks == 1 || (tokens > 0 && tokens % (2 * ranks) == 0);
+}
+
+ExchangeWay context_way(std::string_view name) {
+  return name == "ring" ? ExchangeWay::Ring : ExchangeWay::Gather;
+}
+
 void share_tokens(std::int64_t context, std::int64_t keys_values, ExchangeWay way,
                   LayerMemory& layer) {
   PENSTOCK_CHECK(way == ExchangeWay::Gather || way == ExchangeWay::Ring);

@@ -10,10 +10,17 @@
 // arXiv 2310.01889), with their gradients in the backward.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 #include "penstock/plan/memory/layer_memory.h"
 
 namespace penstock::memory {
+
+// Whether so many ranks can share a sample's tokens: each has two chunks of equal length.
+bool can_share_tokens(std::int64_t tokens, std::int64_t ranks);
+
+// The way of keys and values by its name: "gather" or "ring".
+ExchangeWay context_way(std::string_view name);
 
 // Adds to a layer what `context` ranks do for its attention.  `keys_values`: bytes of the keys and
 // values of a rank's own tokens.  A layer without attention, or one rank, stays as it is.

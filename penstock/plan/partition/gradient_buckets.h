@@ -13,9 +13,9 @@ namespace penstock::partition {
 // Size of a bucket, where nobody asks for another.
 inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
-// Sums of one stage under way at a time: a bucket leaves when the sum of the one so
-// many before it is there.  More hide a longer network, and take two buckets' memory each.  Two are
-// enough to compute one while another travels.
+// Sums of one stage under way at a time: a bucket leaves when the sum of the one so many before it
+// is there.  More hide a longer network, and take two buckets' memory each.  Two are enough to
+// compute one while another travels.
 inline constexpr std::size_t kSumsUnderWay = 2;
 
 struct GradientSize {

@@ -66,6 +66,16 @@ class Maker {
   void other(Kernels& pass, std::int64_t elements, std::int64_t bytes_of_each) const {
     if (elements > 0) ++pass[{.kind = KernelKind::Other, .amount = elements * bytes_of_each}];
   }
+  // A gated layer of that width: into it, what the gate lets pass, and out of it.
+  void gated(std::int64_t rows, std::int64_t width, Passes& passes) const {
+    for (std::int64_t gate = 0; gate < kGates; ++gate) product(rows, shape_.hidden, width, passes);
+    product(rows, width, shape_.hidden, passes);
+    other(passes.forward, rows * width, 3 * bytes());
+    other(passes.input, rows * width, 5 * bytes());
+    if (cut_.is_selective) other(passes.input, rows * width, 3 * bytes());
+  }
+  // Elements that it keeps for each element of its width.
+  std::int64_t kept_of_gated() const { return cut_.is_selective ? kGates : kGates + 1; }
   void parameter(const std::string& name, std::int64_t elements, LayerMemory& layer,
                  bool is_tied = false) const {
     layer.parameters.push_back({.name = name,
@@ -149,15 +159,10 @@ void Maker::add_attention(LayerMemory& layer, Passes& passes) const {
 void Maker::add_wide(const char* name, std::int64_t width, LayerMemory& layer,
                      Passes& passes) const {
   const std::int64_t n = tokens(), h = shape_.hidden, own = width / cut_.tensor;
-  product(n, h, own, passes);
-  product(n, h, own, passes);
-  product(n, own, h, passes);
-  other(passes.forward, n * own, 3 * bytes());
-  other(passes.input, n * own, 5 * bytes());
-  if (cut_.is_selective) other(passes.input, n * own, 3 * bytes());
+  gated(n, own, passes);
   parameter(str(name, ".in"), kGates * h * own, layer);
   parameter(str(name, ".out"), own * h, layer);
-  layer.kept += n * (cut_.is_selective ? kGates : kGates + 1) * own * bytes();
+  layer.kept += n * kept_of_gated() * own * bytes();
   add_tensor_exchange(2 * h, layer);
 }
 
@@ -171,12 +176,7 @@ void Maker::add_experts(LayerMemory& layer, Passes& passes) const {
   const std::int64_t given = own_tokens * experts.of_token;  // Rows that this rank's tokens make.
   const auto rows = static_cast<std::int64_t>(std::llround(static_cast<double>(given) * cut_.load));
   product(between(), h, experts.count, passes);  // The router.
-  product(rows, h, width, passes);
-  product(rows, h, width, passes);
-  product(rows, width, h, passes);
-  other(passes.forward, rows * width, 3 * bytes());
-  other(passes.input, rows * width, 5 * bytes());
-  if (cut_.is_selective) other(passes.input, rows * width, 3 * bytes());
+  gated(rows, width, passes);
   for (Kernels* const pass : {&passes.forward, &passes.input}) {
     other(*pass, given * h, 2 * bytes());  // Rows by their experts, and back with their weights.
     other(*pass, given * h, 2 * bytes());
@@ -187,7 +187,7 @@ void Maker::add_experts(LayerMemory& layer, Passes& passes) const {
   parameter("router", h * experts.count, layer);
   const std::int64_t of_rank = experts.count / e;
   layer.kept += between() * experts.count * kFloat;
-  layer.kept += rows * (h + (cut_.is_selective ? kGates : kGates + 1) * width) * bytes();
+  layer.kept += rows * (h + kept_of_gated() * width) * bytes();
   if (experts.shared_width > 0) {
     add_wide("shared", experts.shared_width, layer, passes);
   } else if (is_cut) {
