@@ -135,19 +135,28 @@ std::int64_t bytes_in_cache(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(page) * in_memory;
 }
 
+template <class Holds>
+bool holds_within_a_minute(const Holds& holds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// Reading ahead is advice: a kernel that is short of memory leaves some out.
 TEST(MappedFile, WhatIsReadAheadComesWithoutBeingUsed) {
   const TemporaryFolder folder;
   MappedFile file("values", folder.path(), 64 * kMebibyte);
   const at::Tensor tensor = file.tensor(0, floats(16 * kMebibyte)).fill_(1);
-  file.let_go({.first = 0, .count = 64 * kMebibyte});
-  file.let_go({.first = 0, .count = 64 * kMebibyte});
+  EXPECT_TRUE(holds_within_a_minute([&] {
+    file.let_go({.first = 0, .count = 64 * kMebibyte});  // What is written, which takes a moment.
+    return bytes_in_cache(tensor) < 8 * kMebibyte;
+  }));
   file.read_ahead({.first = 0, .count = 64 * kMebibyte});
   EXPECT_EQ(resident_bytes(tensor.data_ptr()), 0);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (bytes_in_cache(tensor) < 64 * kMebibyte && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(bytes_in_cache(tensor), 64 * kMebibyte);
+  EXPECT_TRUE(holds_within_a_minute([&] { return bytes_in_cache(tensor) > 56 * kMebibyte; }));
 }
 
 TEST(MappedFile, AFolderThatCannotBeUsedIsAnErrorThatNamesIt) {
