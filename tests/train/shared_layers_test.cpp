@@ -5,12 +5,15 @@
 // more than ten times what is seen; the loss is a mean of logarithms near 4.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "penstock/nn/decoder.h"
@@ -19,6 +22,7 @@
 #include "penstock/runtime/nn/model.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/sweep.h"
 #include "tests/train/token_batches.h"
 
 namespace penstock::train {
@@ -199,11 +203,20 @@ void expect_same_gradients(const Outcome& shared, const Outcome& one) {
   EXPECT_LE((shared.logits - one.logits).abs().max().item<double>(), 1e-4);
 }
 
+constexpr auto kForms = std::to_array<const char*>(
+    {"Llama", "Documents", "Qwen", "Biases", "Adapters", "Selective", "SelectiveQwen", "Gpt2",
+     "Gpt2Documents", "Gpt2Adapters", "OwnTied", "OwnDropout", "OwnMlp"});
+
+// In the quick tier each form has some of the layouts, and all forms together have each.
 class SharedLayers : public testing::TestWithParam<const char*> {
  protected:
   SharedLayers() : batches_(batches_of(10)), others_(at::randint(kTokens, {2, 5}, at::kLong)) {}
   Outcome one_step(const TrainerOptions& options) const {
     return outcome_of({options, GetParam()}, {batches_.front()}, others_);
+  }
+  static bool has_turn(int layout, int layouts) {
+    const auto form = std::ranges::find(kForms, std::string_view(GetParam())) - kForms.begin();
+    return form % layouts == layout || testing_support::runs_whole_sweeps();
   }
   std::vector<Batch2> batches_;
   at::Tensor others_;
@@ -213,6 +226,7 @@ TEST_P(SharedLayers, HaveTheGradientsOfOneProcess) {
   const Outcome one = one_step(on(1, 1, 1, base()));
   for (const auto& [pipe, data, tensor] :
        {std::tuple{1, 1, 2}, {1, 1, 4}, {2, 1, 2}, {1, 2, 2}, {2, 1, 4}, {2, 2, 2}}) {
+    if (pipe * data * tensor == 8 && !has_turn(pipe == data ? 0 : 1, 4)) continue;
     SCOPED_TRACE(str("pipe ", pipe, " data ", data, " tensor ", tensor));
     expect_same_gradients(one_step(on(pipe, data, tensor, base())), one);
   }
@@ -223,6 +237,7 @@ TEST_P(SharedLayers, HaveThemInEveryScheduleAndZeroStageAndRecomputed) {
   int number = 0;
   for (const char* schedule : {"gpipe", "1f1b", "interleaved_1f1b", "zbv", "zb_h1"}) {
     for (const int stage : {number % 4, (number + 2) % 4}) {
+      if (!has_turn(number, 5)) continue;
       SCOPED_TRACE(str(schedule, " ZeRO ", stage));
       TrainerOptions options = on(2, stage == 0 ? 1 : 2, 2, base());
       options.schedule = schedule;
@@ -241,6 +256,7 @@ TEST_P(SharedLayers, TrainTenStepsAsOneProcess) {
   adamw.gradient_clipping = 0.5;
   const Outcome one = outcome_of({on(1, 1, 1, adamw), GetParam()}, batches_, others_);
   for (const std::int32_t pipe : {1, 2}) {
+    if (!has_turn(pipe - 1, 2)) continue;
     const Outcome shared = outcome_of({on(pipe, 2, 2, adamw), GetParam()}, batches_, others_);
     for (std::size_t i = 0; i < one.reports.size(); ++i) {
       EXPECT_NEAR(shared.reports[i].loss, one.reports[i].loss, 1e-5) << i;
@@ -249,10 +265,7 @@ TEST_P(SharedLayers, TrainTenStepsAsOneProcess) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, SharedLayers,
-                         testing::Values("Llama", "Documents", "Qwen", "Biases", "Adapters",
-                                         "Selective", "SelectiveQwen", "Gpt2", "Gpt2Documents",
-                                         "Gpt2Adapters", "OwnTied", "OwnDropout", "OwnMlp"));
+INSTANTIATE_TEST_SUITE_P(Forms, SharedLayers, testing::ValuesIn(kForms));
 
 }  // namespace
 }  // namespace penstock::train
