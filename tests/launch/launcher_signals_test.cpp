@@ -3,7 +3,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/launch/stop_signals.h"
-#include "roles.h"
+#include "tests/launch/roles.h"
 
 namespace penstock::launch {
 namespace {

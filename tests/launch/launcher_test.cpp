@@ -6,7 +6,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/launch/port.h"
-#include "roles.h"
+#include "tests/launch/roles.h"
 
 namespace penstock::launch {
 namespace {

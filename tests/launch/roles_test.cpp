@@ -1,4 +1,4 @@
-#include "roles.h"
+#include "tests/launch/roles.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
