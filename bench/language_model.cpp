@@ -18,6 +18,7 @@
 #include "penstock/core/text.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/token_loss.h"
+#include "penstock/runtime/offload/kept_memory.h"
 #include "penstock/runtime/update/optimizer.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/trainer.h"
@@ -76,13 +77,19 @@ void train(const Options& options, int rank, bench::Pair& pair) {
   const at::Tensor tokens = random_tokens(options.batch);
   const at::Tensor targets = random_tokens(options.batch);
   const double start_rss = rss_mb();
-  std::vector<double> times =
-      bench::time_steps(pair, options, kWarmup, [&] { trainer.step(tokens, targets); });
+  long step = 0;
+  double faults = 0.0;
+  std::vector<double> times = bench::time_steps(pair, options, kWarmup, [&] {
+    if (step++ == kWarmup) faults = bench::page_faults();
+    trainer.step(tokens, targets);
+  });
+  faults = pair.meet((bench::page_faults() - faults) / static_cast<double>(options.steps));
   const double peak = pair.meet(rank == 1 ? peak_rss_mb() : 0.0);
   const double before = pair.meet(rank == 1 ? start_rss : 0.0);
   if (rank == 0) {
     bench::print_result("penstock", options, std::move(times),
-                        str(", \"peak_rss_mb\": ", peak, ", \"start_rss_mb\": ", before));
+                        str(", \"peak_rss_mb\": ", peak, ", \"start_rss_mb\": ", before,
+                            ", \"page_faults\": ", faults));
   }
 }
 
@@ -179,6 +186,7 @@ void bound(const Options& options, int rank, bench::Pair& pair) {
 }
 
 void run(const Options& options, int rank, bench::Pair& pair) {
+  offload::keep_freed_memory();  // Ranks of penstock train do.
   options.mode == "bound" ? bound(options, rank, pair) : train(options, rank, pair);
 }
 

@@ -1,7 +1,8 @@
 // penstock itself on the peers' pipeline benchmark: plan, executor and transport as `penstock
 // train` uses them, without data or metrics.
 //
-// `cpu_share` is the processor time of each rank over the wall time of its steps.  With --predict
+// `cpu_share` is the processor time of each rank over the wall time of its steps, `page_faults` are
+// those of a step on the rank that has more.  With --predict
 // it measures what passes and messages cost, and prints what the simulation makes of them beside
 // the measured step.  With --record every other step records its timeline, and has figures of its
 // own.
@@ -18,6 +19,7 @@
 #include "penstock/core/text.h"
 #include "penstock/runtime/execute/executor.h"
 #include "penstock/runtime/nn/mlp.h"
+#include "penstock/runtime/offload/kept_memory.h"
 #include "penstock/runtime/update/optimizer.h"
 #include "penstock/simulate/simulate.h"
 
@@ -70,6 +72,7 @@ class PipelineRank {
     const double cpu_before = cpu_ms();
     const double wall_before = now_ms();
     std::vector<double> times = time_steps();
+    const double faults = pair_.meet(faults_of_step_);
     const double share = (cpu_ms() - cpu_before) / (now_ms() - wall_before);
     const double shares[] = {pair_.meet(rank_ == 0 ? share : 0.0),
                              pair_.meet(rank_ == 1 ? share : 0.0)};
@@ -77,8 +80,8 @@ class PipelineRank {
     const auto& planned = verified_.facts().peak_activations;
     if (rank_ == 0) {
       bench::print_result("penstock", options_, std::move(times),
-                          str(", \"peak_activations\": ", peak,
-                              ", \"planned_activations\": ", *std::ranges::max_element(planned),
+                          str(", \"peak_activations\": ", peak, ", \"planned_activations\": ",
+                              *std::ranges::max_element(planned), ", \"page_faults\": ", faults,
                               ", \"cpu_share\": [", shares[0], ", ", shares[1], "]", costs_text_,
                               recorded_text(std::move(recorded_times_)),
                               options_.predict ? str(", \"predicted_ms\": ", predicted) : ""));
@@ -100,7 +103,9 @@ class PipelineRank {
     }
     update::Optimizer optimizer({.type = config::OptimizerType::Sgd}, parameters);
     std::vector<double> times;
+    double faults = 0.0;
     for (long step = 0; step < options_.steps + 5; ++step) {
+      if (step == 5) faults = bench::page_faults();
       for (stage::Stage* stage : chunks_) stage->drop_gradients();
       const bool records = options_.record && step % 2 == 1;
       if (records) executor_->record_next_run();
@@ -111,6 +116,7 @@ class PipelineRank {
       const double slower = pair_.meet(now_ms() - start);
       if (step >= 5) (records ? recorded_times_ : times).push_back(slower);
     }
+    faults_of_step_ = (bench::page_faults() - faults) / static_cast<double>(options_.steps);
     return times;
   }
 
@@ -175,6 +181,7 @@ class PipelineRank {
   execute::StepInputs inputs_;
   std::vector<double> recorded_times_;
   std::string costs_text_;
+  double faults_of_step_ = 0.0;  // Page faults of a timed step.
 };
 
 }  // namespace
@@ -184,6 +191,7 @@ int main(int argc, char** argv) {
   std::optional<bench::DelayedNetwork> network;
   if (options.delay_us > 0) network.emplace(std::chrono::microseconds(options.delay_us));
   return bench::run_ranks(2, [&](int rank, const std::string& store) {
+    offload::keep_freed_memory();  // Ranks of penstock train do.
     if (network) network->enter(rank);
     return PipelineRank(options, rank, store).run();
   });

@@ -111,6 +111,13 @@ inline double cpu_ms() {
   return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 
+// Page faults of this process, all its threads.
+inline double page_faults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_minflt);
+}
+
 // Runs `rank_body(rank, store path)` in a process per rank; all must return 0.
 inline int run_ranks(long ranks,
                      const std::function<int(int rank, const std::string& store)>& rank_body) {

@@ -24,6 +24,7 @@ std::span<const Target> targets() {
       {"hostfile", hostfile},
       {"environment_file", environment_file},
       {"device_model", device_model},
+      {"torch_file", torch_file},
   });
   return kTargets;
 }

@@ -59,5 +59,7 @@ Outcome hostfile(std::string_view input);
 Outcome environment_file(std::string_view input);
 // A file of a device: its figures are numbers above 0.
 Outcome device_model(std::string_view input);
+// A file of torch.save(): each tensor lies within the input, with as many bytes as its shape says.
+Outcome torch_file(std::string_view input);
 
 }  // namespace penstock::fuzz

@@ -10,6 +10,7 @@
 
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/model.h"
+#include "tests/support/decoder_families.h"
 
 namespace penstock::nn {
 namespace {
@@ -52,6 +53,14 @@ DecoderOptions with_everything() {
   return options;
 }
 
+std::vector<DecoderOptions> all_kinds() {
+  std::vector<DecoderOptions> all = {small(), small_gpt2(), with_everything()};
+  for (const char* const family : testing_support::kDecoderFamilies) {
+    all.push_back(testing_support::of_family(family, small()));
+  }
+  return all;
+}
+
 at::Tensor run(const std::vector<LayerSpec>& specs, at::Tensor value) {
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -61,7 +70,7 @@ at::Tensor run(const std::vector<LayerSpec>& specs, at::Tensor value) {
 }
 
 TEST(Decoder, ItsParametersAreThoseOfItsLayers) {
-  for (const DecoderOptions& options : {small(), small_gpt2(), with_everything()}) {
+  for (const DecoderOptions& options : all_kinds()) {
     const auto specs = decoder_layers(options);
     std::map<std::string, std::vector<std::int64_t>> shapes;
     for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -89,6 +98,21 @@ TEST(Decoder, ParametersAreFilledByTheirNamesAndATiedHeadAsTheEmbedding) {
   EXPECT_EQ(filled.size(), decoder_parameters(with_everything()).size());
   for (const auto& [name, times] : filled) {
     EXPECT_EQ(times, name == "model.embed_tokens.weight" ? 2 : 1) << name;
+  }
+}
+
+TEST(Decoder, EmbeddingsAreScaledByTheNumberOrByTheNearestOneOfTheirType) {
+  DecoderOptions options = small();
+  options.embedding_scale = 10.3;  // 10.3125 is the nearest one of bf16.
+  const at::Tensor tokens = at::randint(options.vocabulary, {2, 5}, at::kLong);
+  for (const bool rounds : {false, true}) {
+    options.rounds_embedding_scale = rounds;
+    const auto layer = build_layer(decoder_layers(options, normal_parameters()), 1, 0).layer;
+    layer->to(at::kBFloat16);
+    const torch::NoGradGuard no_grad;
+    const at::Tensor rows = layer->named_parameters()["weight"].to(at::kFloat).index({tokens});
+    const at::Tensor scaled = (rows * (rounds ? 10.3125 : 10.3)).to(at::kBFloat16);
+    EXPECT_TRUE(at::equal(layer->forward(tokens), scaled)) << rounds;
   }
 }
 
@@ -173,7 +197,7 @@ class Continued {
 // Rounding: a sum has 64 terms or fewer, so an error of 64 x 2^-24 of it, and some 10 sums follow
 // one another in 2 layers: 4e-5 of the largest logit.
 TEST(Decoder, GoesOnBehindWhatItHasSeen) {
-  for (const DecoderOptions& options : {small(), small_gpt2(), with_everything()}) {
+  for (const DecoderOptions& options : all_kinds()) {
     Continued decoder(options);
     const at::Tensor tokens = at::randint(40, {3, 12}, at::kLong);
     const at::Tensor whole = decoder.whole(tokens);

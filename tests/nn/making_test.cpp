@@ -155,8 +155,7 @@ TEST(Making, AProjectionThatFusesOtherSizesIsNotShared) {
       refusal(2),
       "the function that makes layer \"transformer.h.0\": mesh.tensor = 2: ranks share c_attn "
       "where it has as many heads of keys and values as of queries; it has 2 and 4\n"
-      "  note: take mesh.tensor 1, or a model of Llama's form, which has a projection for "
-      "each");
+      "  note: take mesh.tensor 1, or a model that has a projection for each of them");
   options.kv_heads = 4;
   EXPECT_EQ(refusal(2), "no error");
 }

@@ -221,16 +221,36 @@ class ByShape(PlannerTest):
             "shared": {"model": llama, **shared, "pipeline": {"activation_checkpoint_interval": 1}},
             "shared bf16": {"model": llama, **shared, **bf16},
         }.items():
-            self.write("model.json", json.dumps({**CONFIG, **changes}))
-            shown, measured = (
-                json.loads(self.penstock("memory", "model.json", "--json", *words).out)
-                for words in ((), ("--measure",))
-            )
-            for by_shape, at_size in zip(shown["pipe_ranks"], measured["pipe_ranks"], strict=True):
-                ratio = by_shape["peak"]["total"] / at_size["peak"]["total"]
-                self.assertAlmostEqual(ratio, 1.0, delta=0.02, msg=name)
-                of_rest = (each["between_steps"]["total"] for each in (by_shape, at_size))
-                self.assertEqual(*of_rest, msg=name)
+            self.check_shapes(name, changes)
+
+    def check_shapes(self, name: str, changes: dict) -> None:
+        self.write("model.json", json.dumps({**CONFIG, **changes}))
+        shown, measured = (
+            json.loads(self.penstock("memory", "model.json", "--json", *words).out)
+            for words in ((), ("--measure",))
+        )
+        for by_shape, at_size in zip(shown["pipe_ranks"], measured["pipe_ranks"], strict=True):
+            ratio = by_shape["peak"]["total"] / at_size["peak"]["total"]
+            self.assertAlmostEqual(ratio, 1.0, delta=0.02, msg=name)
+            of_rest = (each["between_steps"]["total"] for each in (by_shape, at_size))
+            self.assertEqual(*of_rest, msg=name)
+
+    def test_shapes_tell_it_of_every_family(self) -> None:
+        gemma = {"head_dim": 32, "sliding_window": 64}
+        for family, more in {
+            "phi3": {"num_key_value_heads": 8, "partial_rotary_factor": 0.75},
+            "granite": {"residual_multiplier": 0.2, "logits_scaling": 8.0},
+            "olmo2": {},
+            "smollm3": {},
+            "gemma2": gemma,
+            "gemma3_text": gemma,
+        }.items():
+            self.write_model(family, {**WIDE_LLAMA, "model_type": family, **more})
+            model = {**FOLDER, "path": family}
+            self.check_shapes(family, {"model": model})
+            if family in ("phi3", "olmo2", "gemma2"):
+                shared = {"model": model, "mesh": {"tensor": 2}, "bf16": {"enabled": True}}
+                self.check_shapes(f"{family}, shared", shared)
 
     def test_the_largest_models_take_no_memory_to_tell(self) -> None:
         """Llama 3 405B, of config.json alone."""

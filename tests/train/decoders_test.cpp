@@ -6,6 +6,7 @@
 
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/token_loss.h"
+#include "tests/support/decoder_families.h"
 #include "tests/train/token_batches.h"
 #include "tests/train/trained.h"
 
@@ -26,6 +27,9 @@ nn::DecoderOptions options_of_form(const std::string& form) {
                              .heads = 4,
                              .kv_heads = 2,
                              .head_dim = 4};
+  for (const char* const family : testing_support::kDecoderFamilies) {
+    if (form == family) return testing_support::of_family(family, options);
+  }
   options.recomputes = form.starts_with("Recomputed");
   if (form == "Qwen" || form == "RecomputedQwen") {
     options.qkv_bias = options.tie_embeddings = options.normalizes_queries_and_keys = true;
@@ -95,18 +99,19 @@ TEST_P(Decoders, HaveTheBitsOfWholeReplicasInEveryZeroStage) {
 INSTANTIATE_TEST_SUITE_P(Forms, Decoders,
                          testing::Values("Llama", "Documents", "Qwen", "Gpt2", "Recomputed",
                                          "RecomputedQwen"));
+INSTANTIATE_TEST_SUITE_P(Families, Decoders, testing::ValuesIn(testing_support::kDecoderFamilies));
 
 // What is computed again is the same, and gradients of a norm's output are added in another order:
 // a rounding each, of 2^-24, in a dozen sums a layer.
 TEST(RecomputedDecoder, TrainsAsOneThatKeepsAll) {
   const std::vector<Batch2> batches = {with_masked_targets(8, kSequence)};
-  for (const std::string form : {"Llama", "Qwen"}) {
+  for (const std::string form : {"Llama", "Qwen", "Phi3", "Olmo2", "Gemma3"}) {
     std::vector<std::map<std::string, at::Tensor>> moved;  // By SGD at a rate of 1: the gradients.
     std::vector<double> losses;
     for (const std::string prefix : {"", "Recomputed"}) {
-      const std::string name = prefix.empty() || form == "Qwen" ? prefix + form : prefix;
-      const Kind kind{"", nn::decoder_layers(options_of_form(name)), nn::mean_token_loss,
-                      with_masked_targets};
+      nn::DecoderOptions decoder = options_of_form(form);
+      decoder.recomputes = !prefix.empty();
+      const Kind kind{"", nn::decoder_layers(decoder), nn::mean_token_loss, with_masked_targets};
       TrainerOptions options{.microbatches = 2,
                              .optimizer = {.type = config::OptimizerType::Sgd, .lr = 1.0},
                              .loss_scale = LossScale::tokens()};

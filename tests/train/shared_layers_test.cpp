@@ -20,6 +20,7 @@
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/token_loss.h"
 #include "penstock/runtime/nn/model.h"
+#include "tests/support/decoder_families.h"
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/sweep.h"
@@ -52,18 +53,24 @@ nn::DecoderOptions options_of_form(const std::string& form) {
     options.qkv_bias = options.output_bias = options.mlp_bias = options.tie_embeddings = true;
     if (form.ends_with("Documents")) options.document_end = 5;
   }
+  for (const char* const family : testing_support::kDecoderFamilies) {
+    if (form.starts_with(family)) options = testing_support::of_family(family, options);
+  }
   options.recomputes = form.starts_with("Selective");
   if (form.ends_with("Qwen")) {
     options.qkv_bias = options.tie_embeddings = options.normalizes_queries_and_keys = true;
     options.windows = {std::nullopt, 4, 3};
   }
-  if (form == "Documents") options.document_end = 5;
+  if (form == "Documents" || form == "Olmo2Documents") options.document_end = 5;
   if (form == "Biases") options.qkv_bias = options.output_bias = options.mlp_bias = true;
   if (form.ends_with("Adapters")) {
     const char* const of_gpt2 = "c_attn|c_fc|c_proj";
     const char* const of_llama = "q_proj|k_proj|o_proj|gate_proj|down_proj";
+    const char* const targets = form.starts_with("Gpt2")   ? of_gpt2
+                                : form.starts_with("Phi3") ? "qkv_proj|o_proj|gate_up_proj"
+                                                           : of_llama;
     options.adapter = nn::AdapterOptions{
-        .rank = 3, .targets = form.starts_with("Gpt2") ? of_gpt2 : of_llama, .dropout = 0.0};
+        .rank = 3, .targets = targets, .dropout = form == "Olmo2Adapters" ? 0.25 : 0.0};
     options.adapter->alpha = 3.0;
   }
   return options;
@@ -86,7 +93,8 @@ nn::FillParameter filled() { return nn::normal_parameters(0.2); }
 std::vector<nn::LayerSpec> layers_of_form(const std::string& form) {
   if (form == "OwnMlp") return nn::byte_mlp_layers(own_gpt(form));
   if (form.starts_with("Own")) return nn::gpt_layers(own_gpt(form));
-  return nn::decoder_layers(options_of_form(form), filled(), filled());
+  const nn::DecoderOptions options = options_of_form(form);
+  return nn::decoder_layers(options, nn::normal_parameters(0.2, options.norm_offset), filled());
 }
 
 // Parameters that are tied have their first names.
@@ -204,8 +212,10 @@ void expect_same_gradients(const Outcome& shared, const Outcome& one) {
 }
 
 constexpr auto kForms = std::to_array<const char*>(
-    {"Llama", "Documents", "Qwen", "Biases", "Adapters", "Selective", "SelectiveQwen", "Gpt2",
-     "Gpt2Documents", "Gpt2Adapters", "OwnTied", "OwnDropout", "OwnMlp"});
+    {"Llama",         "Documents",      "Qwen",          "Biases",       "Adapters", "Selective",
+     "SelectiveQwen", "Gpt2",           "Gpt2Documents", "Gpt2Adapters", "OwnTied",  "OwnDropout",
+     "OwnMlp",        "Phi3",           "Granite",       "Olmo2",        "SmolLM3",  "Gemma2",
+     "Gemma3",        "Olmo2Documents", "Phi3Adapters",  "Olmo2Adapters"});
 
 // In the quick tier each form has some of the layouts, and all forms together have each.
 class SharedLayers : public testing::TestWithParam<const char*> {

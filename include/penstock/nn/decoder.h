@@ -1,4 +1,4 @@
-// A decoder-only transformer that is described by data: GPT-2, Llama and their relatives.
+// A decoder-only transformer that is described by data: GPT-2, Llama, Gemma and their relatives.
 //
 // hugging_face/ makes the options from a folder's config.json; C++ users fill them in themselves.
 // Parameters have the names and shapes that Hugging Face's transformers gives them, so a folder's
@@ -36,9 +36,14 @@ enum class NormKind : std::uint8_t { Layer, Rms };
 
 enum class MlpKind : std::uint8_t {
   Gelu,
-  GeluTanh,  // GELU's approximation by tanh.
-  SwiGlu,    // SiLU of one projection times another one.
+  GeluTanh,   // GELU's approximation by tanh.
+  SwiGlu,     // SiLU of one projection times another one.
+  GeGluTanh,  // GeluTanh of one times another one.
 };
+
+// Places of a block's norms: before the attention and the feed-forward part, behind them (of what
+// these add), or both.
+enum class NormPlaces : std::uint8_t { Before, Behind, Around };
 
 struct DecoderOptions {
   DecoderForm form = DecoderForm::Llama;
@@ -59,24 +64,45 @@ struct DecoderOptions {
   bool output_bias = false;  // Bias of the projection behind the attention.
   bool mlp_bias = false;
   bool normalizes_queries_and_keys = false;  // Each head's, by an RMS norm, as in Qwen3.
+  // These are norms of all heads together, as in OLMo 2.
+  bool normalizes_heads_together = false;
+  NormPlaces norm_places = NormPlaces::Before;
+  double norm_offset = 0.0;  // RMS norms multiply by their weight plus this.
+  // Llama's form: "qkv_proj" is for queries, keys and values, "gate_up_proj" for both of SwiGLU.
+  bool fuses_projections = false;
   // Tokens that a query sees, itself included, by layer; absent: all up to its own.  Empty: absent
   // for every layer.
   std::vector<std::optional<std::int64_t>> windows = {};
-  bool tie_embeddings = false;  // The head's weight is the token embedding.
+  std::optional<RotaryOptions> rotary_of_windows =
+      {};                                      // Used by layers with one; absent: `rotary`.
+  std::vector<bool> without_rotary = {};       // Layers that know no positions; empty: none.
+  double embedding_scale = 1.0;                // Embeddings are multiplied by it,
+  bool rounds_embedding_scale = false;         // rounded to their type.
+  double residual_scale = 1.0;                 // What attention and feed-forward parts add is, too.
+  std::optional<double> attention_scale = {};  // Scores are, too; absent: by 1 / sqrt(head_dim).
+  double logit_divisor = 1.0;
+  std::optional<double> score_cap = {};  // Scores s become cap x tanh(s / cap);
+  std::optional<double> logit_cap = {};  // logits likewise.
+  bool tie_embeddings = false;           // The head's weight is the token embedding.
   // Present: this token ends a document.  Positions begin again behind it, and no token sees those
   // of other documents: logits are those of each document alone, up to rounding.
   std::optional<std::int64_t> document_end = {};
   // Present: linears of blocks have adapters, which alone are trained.
   std::optional<AdapterOptions> adapter = {};
   // Blocks do not keep outputs of RMS norms and of SwiGLU, but compute them again in the backward.
-  // Linears with adapters keep theirs.
+  // Linears with adapters keep theirs, and so do norms with an offset and GeGLU.
   bool recomputes = false;
 };
 
 inline bool is_gpt2(const DecoderOptions& options) { return options.form == DecoderForm::Gpt2; }
 
-// Weights from a normal distribution of this standard deviation, biases 0, norms 1.
-FillParameter normal_parameters(double standard_deviation = 0.02);
+// Tokens of a sample up to which documents that are apart are turned alike, whatever their lengths;
+// none: any number.
+std::optional<std::int64_t> tokens_with_documents_apart(const DecoderOptions& options);
+
+// Weights from a normal distribution of this standard deviation, biases 0, norms 1, or as much less
+// as their offset is.
+FillParameter normal_parameters(double standard_deviation = 0.02, double norm_offset = 0.0);
 
 // How ranks that share a layer make a whole value of what each of them has.
 struct PutTogether {

@@ -1,6 +1,7 @@
 #include "penstock/runtime/hugging_face/config_fields.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "penstock/core/error.h"
@@ -63,20 +64,76 @@ std::int64_t ConfigFields::count(std::string_view key, std::optional<std::int64_
   return optional_count(key, most).value_or(fallback.value_or(1));
 }
 
+namespace {
+
+// A number above 0.
+std::optional<double> positive(const json::Value& value) {
+  if (const auto* const integer = std::get_if<std::int64_t>(&value.data)) {
+    if (*integer > 0) return static_cast<double>(*integer);
+  }
+  if (const auto* const number = std::get_if<double>(&value.data)) {
+    if (*number > 0) return *number;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> text_of(const json::Value& value) {
+  const auto* const text = std::get_if<std::string>(&value.data);
+  return text == nullptr ? std::nullopt : std::optional(*text);
+}
+
+std::optional<bool> flag_of(const json::Value& value) {
+  if (const bool* const flag = std::get_if<bool>(&value.data)) return *flag;
+  const auto* const integer = std::get_if<std::int64_t>(&value.data);
+  if (integer == nullptr || (*integer != 0 && *integer != 1)) return std::nullopt;
+  return *integer == 1;
+}
+
+}  // namespace
+
 double ConfigFields::number(std::string_view key, std::optional<double> fallback) {
   const json::Value* const value = find(key);
   if (value == nullptr) {
     if (!fallback) missing(key, "a number");
     return fallback.value_or(1.0);
   }
-  if (const auto* const integer = std::get_if<std::int64_t>(&value->data)) {
-    if (*integer > 0) return static_cast<double>(*integer);
-  }
-  if (const auto* const number = std::get_if<double>(&value->data)) {
-    if (*number > 0) return *number;
-  }
+  if (const auto number = positive(*value)) return *number;
   refuse(key, "expected a number above 0");
   return 1.0;
+}
+
+std::optional<double> ConfigFields::optional_number(std::string_view key,
+                                                    std::optional<double> fallback) {
+  if (has(key)) return number(key);
+  return is_written(key) ? std::nullopt : fallback;
+}
+
+template <class Value>
+std::optional<std::vector<Value>> ConfigFields::list(
+    std::string_view key, const char* what, std::optional<Value> (*take)(const json::Value&)) {
+  const json::Value* const value = find(key);
+  if (value == nullptr) return std::nullopt;
+  std::vector<Value> all;
+  if (const auto* const members = std::get_if<json::Value::Array>(&value->data)) {
+    for (const json::Value& each : *members) {
+      if (auto taken = take(each)) all.push_back(std::move(*taken));
+    }
+    if (all.size() == members->size()) return all;
+  }
+  refuse(key, str("expected a list of ", what));
+  return std::nullopt;
+}
+
+std::optional<std::vector<double>> ConfigFields::numbers(std::string_view key) {
+  return list<double>(key, "numbers above 0", positive);
+}
+
+std::optional<std::vector<std::string>> ConfigFields::texts(std::string_view key) {
+  return list<std::string>(key, "strings", text_of);
+}
+
+std::optional<std::vector<bool>> ConfigFields::flags(std::string_view key) {
+  return list<bool>(key, "1 and 0", flag_of);
 }
 
 bool ConfigFields::flag(std::string_view key, bool fallback) {
@@ -98,20 +155,6 @@ std::string ConfigFields::choice(std::string_view key, const std::string& fallba
   refuse(key,
          str("penstock has ", join(quoted, ", "), text == nullptr ? "" : suggest(*text, allowed)));
   return fallback;
-}
-
-std::optional<std::vector<std::string>> ConfigFields::texts(std::string_view key) {
-  const json::Value* const value = find(key);
-  if (value == nullptr) return std::nullopt;
-  std::vector<std::string> all;
-  if (const auto* const list = std::get_if<json::Value::Array>(&value->data)) {
-    for (const json::Value& each : *list) {
-      if (const auto* const text = std::get_if<std::string>(&each.data)) all.push_back(*text);
-    }
-    if (all.size() == list->size()) return all;
-  }
-  refuse(key, "expected a list of strings");
-  return std::nullopt;
 }
 
 std::optional<ConfigFields> ConfigFields::object(std::string_view key) {

@@ -29,11 +29,16 @@ class ConfigFields {
                      std::int64_t most = kSizeMax);
   std::optional<std::int64_t> optional_count(std::string_view key, std::int64_t most = kSizeMax);
   double number(std::string_view key, std::optional<double> fallback = {});
+  // None where the key is null, `fallback` where it is not there.
+  std::optional<double> optional_number(std::string_view key, std::optional<double> fallback);
+  std::optional<std::vector<double>> numbers(std::string_view key);
   bool flag(std::string_view key, bool fallback);
   // A value that is one of `allowed`.
   std::string choice(std::string_view key, const std::string& fallback,
                      const std::vector<std::string>& allowed);
   std::optional<std::vector<std::string>> texts(std::string_view key);
+  // A list of true and false, or of 1 and 0.
+  std::optional<std::vector<bool>> flags(std::string_view key);
   // The object at that key.
   std::optional<ConfigFields> object(std::string_view key);
 
@@ -54,6 +59,10 @@ class ConfigFields {
   void take_problems(const ConfigFields& inner);
 
  private:
+  // Reads each of a list with `take`, which returns none for what is no such value.
+  template <class Value>
+  std::optional<std::vector<Value>> list(std::string_view key, const char* what,
+                                         std::optional<Value> (*take)(const json::Value&));
   const json::Value* find(std::string_view key) const;
   void missing(std::string_view key, std::string_view what);
 

@@ -108,6 +108,28 @@ constexpr auto kLlamaKeys = std::to_array<PassedOver>({
     {"rope_interleaved", "penstock turns the two halves of a head", "false"},
 });
 
+// Early folders name code by auto_map.  transformers has the family itself, and runs that code only
+// where it is told to trust it.
+constexpr auto kPhi3Keys = std::to_array<PassedOver>({
+    {"auto_map", "transformers has this family itself"},
+    {"full_attn_mod", "penstock has attention in all layers", "1"},
+    {"interpolate_factor", "rope_scaling says it", "1"},
+    {"embd_pdrop", kDropout},
+    {"resid_pdrop", kDropout},
+});
+
+constexpr auto kSmolLM3Keys = std::to_array<PassedOver>({
+    {"max_window_layers", "layer_types says it"},
+});
+
+// Keys of all of Gemma's.
+constexpr auto kGemmaKeys = std::to_array<PassedOver>({
+    {"hidden_act", "hidden_activation says it", "\"gelu_pytorch_tanh\""},
+    {"hidden_activation", "hidden_act says it", "\"gelu_pytorch_tanh\""},
+    {"cache_implementation", kKernels},
+    {"sliding_window_size", "sliding_window says it"},
+});
+
 constexpr auto kRopeKeys = std::to_array<PassedOver>({
     {"type", "rope_type says it"},
 });
@@ -187,6 +209,12 @@ std::vector<PassedOver> together(std::span<const PassedOver> a, std::span<const 
 std::span<const PassedOver> passed_over_keys(std::string_view family) {
   static const std::vector<PassedOver> gpt2 = together(kCommonKeys, kGpt2Keys);
   static const std::vector<PassedOver> llama = together(kCommonKeys, kLlamaKeys);
+  static const std::vector<PassedOver> phi3 = together(kPhi3Keys, llama);
+  static const std::vector<PassedOver> smollm3 = together(llama, kSmolLM3Keys);
+  static const std::vector<PassedOver> gemma = together(llama, kGemmaKeys);
+  if (family == "phi3") return phi3;
+  if (family == "smollm3") return smollm3;
+  if (family.starts_with("gemma")) return gemma;
   return family == "gpt2" ? gpt2 : llama;
 }
 

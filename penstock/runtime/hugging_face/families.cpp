@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -10,19 +11,16 @@
 #include "penstock/core/text.h"
 #include "penstock/runtime/hugging_face/config_fields.h"
 #include "penstock/runtime/hugging_face/config_keys.h"
+#include "penstock/runtime/hugging_face/layer_fields.h"
+#include "penstock/runtime/hugging_face/rotary_fields.h"
 
 namespace penstock::hugging_face {
 namespace {
 
 using nn::DecoderOptions;
-using nn::RotaryScaling;
 
 constexpr std::int64_t kLayersMax = std::int64_t{1} << 14;
 constexpr double kParametersMax = 1e13;
-constexpr std::int64_t kWindow = 4096;  // Default of a family's sliding_window.
-
-constexpr const char* kFull = "full_attention";
-constexpr const char* kSliding = "sliding_attention";
 
 void refuse_flag(ConfigFields& fields, std::string_view key, bool allowed) {
   if (fields.flag(key, allowed) == allowed) return;
@@ -59,46 +57,14 @@ DecoderOptions gpt2_options(ConfigFields& fields) {
           .tie_embeddings = fields.flag("tie_word_embeddings", true)};
 }
 
-// Reads the scaling and its base: transformers 5 has "rope_parameters", earlier ones
-// "rope_scaling", beside "rope_theta".
-nn::RotaryOptions read_rotary(ConfigFields& fields) {
-  nn::RotaryOptions rotary{.theta = fields.number("rope_theta", 10000.0)};
-  if (fields.number("partial_rotary_factor", 1.0) != 1.0) {
-    fields.refuse("partial_rotary_factor", "penstock turns whole heads");
-  }
-  const bool is_new = fields.has("rope_parameters");
-  if (is_new && fields.has("rope_scaling")) {
-    fields.refuse("rope_scaling", "rope_parameters is there, too: which one is meant?");
-  }
-  auto scaling = fields.object(is_new ? "rope_parameters" : "rope_scaling");
-  if (!scaling) return rotary;
-  const char* const type_key = scaling->has("rope_type") ? "rope_type" : "type";
-  const std::string type = scaling->choice(type_key, "default", {"default", "linear", "llama3"});
-  if (scaling->has(kFull)) scaling->refuse(kFull, "penstock has one base for all layers");
-  if (scaling->number("partial_rotary_factor", 1.0) != 1.0) {
-    scaling->refuse("partial_rotary_factor", "penstock turns whole heads");
-  }
-  rotary.theta = scaling->number("rope_theta", rotary.theta);
-  if (type != "default") rotary.factor = scaling->number("factor");
-  if (type == "linear") rotary.scaling = RotaryScaling::Linear;
-  if (type == "llama3") {
-    rotary.scaling = RotaryScaling::Llama3;
-    rotary.low_frequency_factor = scaling->number("low_freq_factor");
-    rotary.high_frequency_factor = scaling->number("high_freq_factor");
-    rotary.original_positions = scaling->count("original_max_position_embeddings");
-    if (rotary.high_frequency_factor <= rotary.low_frequency_factor) {
-      scaling->refuse("high_freq_factor", "must be above low_freq_factor");
-    }
-  }
-  scaling->refuse_unread(passed_over_rope_keys());
-  fields.take_problems(*scaling);
-  return rotary;
-}
-
 // What a family has where config.json has no such key; null is as many as heads, or what divides
 // the hidden size.
 struct Absent {
-  std::optional<std::int64_t> kv_heads, head_dim;
+  std::optional<std::int64_t> kv_heads = {}, head_dim = {};
+  double epsilon = 1e-6;
+  double theta = 10000.0;
+  std::int64_t positions = 2048;
+  bool ties = false;
 };
 
 std::int64_t read_kv_heads(ConfigFields& fields, std::int64_t heads, const Absent& absent) {
@@ -127,9 +93,8 @@ std::int64_t read_head_dim(ConfigFields& fields, std::int64_t hidden, std::int64
   return head_dim;
 }
 
-// What all relatives of Llama have in common.
-DecoderOptions llama_form(ConfigFields& fields, const Absent& absent = {}) {
-  fields.choice("hidden_act", "silu", {"silu", "swish"});
+// What all relatives of Llama have in common, but for activations and rotary positions.
+DecoderOptions common_options(ConfigFields& fields, const Absent& absent) {
   const std::int64_t hidden = fields.count("hidden_size");
   const std::int64_t heads = fields.count("num_attention_heads");
   const std::int64_t kv_heads = read_kv_heads(fields, heads, absent);
@@ -143,90 +108,154 @@ DecoderOptions llama_form(ConfigFields& fields, const Absent& absent = {}) {
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .norm = nn::NormKind::Rms,
-          .norm_epsilon = fields.number("rms_norm_eps", 1e-6),
+          .norm_epsilon = fields.number("rms_norm_eps", absent.epsilon),
           .mlp = nn::MlpKind::SwiGlu,
-          .rotary = read_rotary(fields),
-          .positions = fields.count("max_position_embeddings", 2048),
-          .tie_embeddings = fields.flag("tie_word_embeddings", false)};
+          .positions = fields.count("max_position_embeddings", absent.positions),
+          .tie_embeddings = fields.flag("tie_word_embeddings", absent.ties)};
+}
+
+RotaryFamily rotary_of(const DecoderOptions& options, const Absent& absent) {
+  return {.theta = absent.theta, .head_dim = options.head_dim, .positions = options.positions};
+}
+
+DecoderOptions llama_form(ConfigFields& fields, const Absent& absent = {}) {
+  fields.choice("hidden_act", "silu", {"silu", "swish"});
+  DecoderOptions options = common_options(fields, absent);
+  options.rotary = read_rotary(fields, rotary_of(options, absent));
+  return options;
+}
+
+void read_attention_bias(ConfigFields& fields, DecoderOptions& options) {
+  options.qkv_bias = options.output_bias = fields.flag("attention_bias", false);
+}
+
+void give_all_layers(DecoderOptions& options, std::optional<std::int64_t> window) {
+  if (window) options.windows.assign(static_cast<std::size_t>(options.layers), window);
 }
 
 DecoderOptions llama_options(ConfigFields& fields) {
   DecoderOptions options = llama_form(fields);
-  options.qkv_bias = options.output_bias = fields.flag("attention_bias", false);
+  read_attention_bias(fields, options);
   options.mlp_bias = fields.flag("mlp_bias", false);
   return options;
 }
 
-// Null is none.
-std::optional<std::int64_t> read_window(ConfigFields& fields) {
-  const auto window = fields.optional_count("sliding_window");
-  return fields.is_written("sliding_window") ? window : kWindow;
-}
-
 DecoderOptions mistral_options(ConfigFields& fields) {
-  DecoderOptions options = llama_form(fields, {.kv_heads = 8, .head_dim = {}});
-  if (const auto window = read_window(fields)) {
-    options.windows.assign(static_cast<std::size_t>(options.layers), *window);
-  }
+  DecoderOptions options = llama_form(fields, {.kv_heads = 8, .positions = 131072});
+  give_all_layers(options, read_window(fields, 4096));
   return options;
 }
 
-// Whether each layer has the window, as layer_types says; none where it is absent or wrong.
-std::optional<std::vector<bool>> read_layer_types(ConfigFields& fields, std::size_t layers) {
-  const auto types = fields.texts("layer_types");
-  if (!types) return std::nullopt;
-  if (types->size() != layers) {
-    fields.refuse("layer_types", str("expected one for each of ", layers, " layers"));
-    return std::nullopt;
-  }
-  std::vector<bool> slides;
-  for (const std::string& type : *types) {
-    slides.push_back(type == kSliding);
-    if (type == kSliding || type == kFull) continue;
-    fields.refuse("layer_types",
-                  str("layer ", slides.size() - 1, " is ", in_quotes(type), "; penstock has ",
-                      in_quotes(kFull), " and ", in_quotes(kSliding)));
-    return std::nullopt;
-  }
-  return slides;
-}
-
-// Reads which layers of a Qwen have the window: those that layer_types says, or those from
-// max_window_layers on.
-void read_windows(ConfigFields& fields, DecoderOptions& options) {
-  const auto layers = static_cast<std::size_t>(options.layers);
-  const auto window = read_window(fields);
-  const bool uses = fields.flag("use_sliding_window", false);
-  const bool says_first = fields.has("max_window_layers");
-  const auto slides = read_layer_types(fields, layers);
-  if (!uses) {
-    if (slides && std::ranges::find(*slides, true) != slides->end()) {
-      fields.refuse("layer_types", "some layers have a window, and use_sliding_window is false");
-    }
-    return;
-  }
-  if (!window) {
-    fields.refuse("use_sliding_window", "needs sliding_window");
-    return;
-  }
-  const auto first = static_cast<std::size_t>(says_first ? fields.count("max_window_layers") : 28);
-  for (std::size_t i = 0; i < layers; ++i) {
-    options.windows.push_back((slides ? (*slides)[i] : i >= first) ? window : std::nullopt);
-  }
-}
-
 DecoderOptions qwen2_options(ConfigFields& fields) {
-  DecoderOptions options = llama_form(fields, {.kv_heads = 32, .head_dim = {}});
+  DecoderOptions options = llama_form(fields, {.kv_heads = 32, .positions = 32768});
   options.qkv_bias = true;
-  read_windows(fields, options);
+  read_qwen_windows(fields, options);
   return options;
 }
 
 DecoderOptions qwen3_options(ConfigFields& fields) {
-  DecoderOptions options = llama_form(fields, {.kv_heads = 32, .head_dim = 128});
-  options.qkv_bias = options.output_bias = fields.flag("attention_bias", false);
+  DecoderOptions options =
+      llama_form(fields, {.kv_heads = 32, .head_dim = 128, .positions = 32768});
+  read_attention_bias(fields, options);
   options.normalizes_queries_and_keys = true;
-  read_windows(fields, options);
+  read_qwen_windows(fields, options);
+  return options;
+}
+
+DecoderOptions phi3_options(ConfigFields& fields) {
+  const Absent absent{.epsilon = 1e-5, .positions = 4096};
+  fields.choice("hidden_act", "silu", {"silu", "swish"});
+  refuse_flag(fields, "attention_bias", false);
+  DecoderOptions options = common_options(fields, absent);
+  RotaryFamily rotary = rotary_of(options, absent);
+  rotary.original_positions = 4096;
+  rotary.turns_parts = rotary.is_phi = true;
+  options.rotary = read_rotary(fields, rotary);
+  options.fuses_projections = true;
+  give_all_layers(options, read_window(fields, {}));
+  return options;
+}
+
+DecoderOptions granite_options(ConfigFields& fields) {
+  DecoderOptions options = llama_options(fields);
+  options.embedding_scale = fields.number("embedding_multiplier", 1.0);
+  options.residual_scale = fields.number("residual_multiplier", 1.0);
+  options.attention_scale = fields.number("attention_multiplier", 1.0);
+  options.logit_divisor = fields.number("logits_scaling", 1.0);
+  return options;
+}
+
+DecoderOptions olmo2_options(ConfigFields& fields) {
+  DecoderOptions options = llama_form(fields, {.epsilon = 1e-5});
+  read_attention_bias(fields, options);
+  options.norm_places = nn::NormPlaces::Behind;
+  options.normalizes_queries_and_keys = options.normalizes_heads_together = true;
+  return options;
+}
+
+DecoderOptions smollm3_options(ConfigFields& fields) {
+  DecoderOptions options =
+      llama_form(fields, {.kv_heads = 4, .theta = 2e6, .positions = 32768, .ties = true});
+  read_attention_bias(fields, options);
+  options.mlp_bias = fields.flag("mlp_bias", false);
+  read_smollm3_layers(fields, options);
+  return options;
+}
+
+constexpr const char* kGelu = "gelu_pytorch_tanh";
+
+// What all of Gemma's have in common, but for activations and rotary positions.
+DecoderOptions gemma_form(ConfigFields& fields, const Absent& absent) {
+  DecoderOptions options = common_options(fields, absent);
+  refuse_flag(fields, "use_bidirectional_attention", false);
+  read_attention_bias(fields, options);
+  options.mlp = nn::MlpKind::GeGluTanh;
+  options.norm_offset = 1.0;
+  options.embedding_scale = std::sqrt(static_cast<double>(options.hidden));
+  options.rounds_embedding_scale = true;
+  return options;
+}
+
+DecoderOptions gemma_options(ConfigFields& fields) {
+  const Absent absent{.kv_heads = 16, .head_dim = 256, .positions = 8192, .ties = true};
+  fields.choice("hidden_act", kGelu, {kGelu, "gelu_new", "gelu"});  // All of them by tanh.
+  DecoderOptions options = gemma_form(fields, absent);
+  options.rotary = read_rotary(fields, rotary_of(options, absent));
+  return options;
+}
+
+// What Gemma 2 and 3 have in common.
+DecoderOptions later_gemma_form(ConfigFields& fields, const Absent& absent) {
+  fields.choice("hidden_activation", kGelu, {kGelu, "gelu_new"});
+  DecoderOptions options = gemma_form(fields, absent);
+  options.norm_places = nn::NormPlaces::Around;
+  options.attention_scale = 1.0 / std::sqrt(fields.number("query_pre_attn_scalar", 256.0));
+  return options;
+}
+
+DecoderOptions gemma2_options(ConfigFields& fields) {
+  const Absent absent{.kv_heads = 4, .head_dim = 256, .positions = 8192, .ties = true};
+  DecoderOptions options = later_gemma_form(fields, absent);
+  options.rotary = read_rotary(fields, rotary_of(options, absent));
+  options.score_cap = fields.optional_number("attn_logit_softcapping", 50.0);
+  options.logit_cap = fields.optional_number("final_logit_softcapping", 30.0);
+  read_alternating_windows(fields, options, /*period=*/2, 4096);
+  return options;
+}
+
+DecoderOptions gemma3_options(ConfigFields& fields) {
+  const Absent absent{
+      .kv_heads = 4, .head_dim = 256, .theta = 1e6, .positions = 131072, .ties = true};
+  DecoderOptions options = later_gemma_form(fields, absent);
+  const TwoRotaries rotaries =
+      read_two_rotaries(fields, rotary_of(options, absent), /*theta_of_windows=*/1e4);
+  options.rotary = rotaries.full;
+  options.rotary_of_windows = rotaries.of_windows;
+  options.logit_cap = fields.optional_number("final_logit_softcapping", {});
+  options.normalizes_queries_and_keys = true;
+  // transformers writes it beside layer_types, and reads it nowhere.
+  if (fields.has("layer_types")) fields.count("_sliding_window_pattern", 6);
+  read_alternating_windows(fields, options, fields.count("sliding_window_pattern", 6), 4096);
   return options;
 }
 
@@ -235,11 +264,18 @@ struct Family {
   DecoderOptions (*read)(ConfigFields& fields);
 };
 
-constexpr std::array<Family, 5> kFamilies = {{{"gpt2", gpt2_options},
-                                              {"llama", llama_options},
-                                              {"mistral", mistral_options},
-                                              {"qwen2", qwen2_options},
-                                              {"qwen3", qwen3_options}}};
+constexpr auto kFamilies = std::to_array<Family>({{"gemma", gemma_options},
+                                                  {"gemma2", gemma2_options},
+                                                  {"gemma3_text", gemma3_options},
+                                                  {"gpt2", gpt2_options},
+                                                  {"granite", granite_options},
+                                                  {"llama", llama_options},
+                                                  {"mistral", mistral_options},
+                                                  {"olmo2", olmo2_options},
+                                                  {"phi3", phi3_options},
+                                                  {"qwen2", qwen2_options},
+                                                  {"qwen3", qwen3_options},
+                                                  {"smollm3", smollm3_options}});
 
 double elements_of(const DecoderOptions& options) {
   double all = 0.0;

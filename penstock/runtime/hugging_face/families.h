@@ -13,7 +13,7 @@
 
 namespace penstock::hugging_face {
 
-// "gpt2", "llama", "mistral", "qwen2", "qwen3": values of model_type.
+// "gemma", "gpt2", "llama" and others, in the order of the alphabet: values of model_type.
 std::vector<std::string> families();
 
 // Throws: ConfigError with every value that is wrong or not supported, where it is written, and

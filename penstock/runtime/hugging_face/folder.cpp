@@ -119,12 +119,17 @@ ModelFolder::ModelFolder(const std::string& path, FirstWeights weights)
   check_tensors();
 }
 
-// A folder of GPT-2's body alone has names without the body's own; those are taken as well.
+// A folder of GPT-2's body alone has names without the body's own; those are taken as well.  So is
+// the head's of the one tensor that is both head and embedding.
 std::string ModelFolder::stored_name(const std::string& parameter) const {
-  if (tensors_->tensors().contains(parameter) || !parameter.starts_with(kGpt2Prefix)) {
-    return parameter;
+  const auto& stored = tensors_->tensors();
+  if (stored.contains(parameter)) return parameter;
+  if (parameter.starts_with(kGpt2Prefix)) {
+    const std::string of_body = parameter.substr(kGpt2Prefix.size());
+    if (stored.contains(of_body)) return of_body;
   }
-  return parameter.substr(kGpt2Prefix.size());
+  const bool is_head = options_.tie_embeddings && parameter == embedding_name(options_);
+  return is_head && stored.contains(kHead) ? kHead : parameter;
 }
 
 void ModelFolder::check_tensors() const {
@@ -160,11 +165,8 @@ void ModelFolder::check_tensors() const {
   add_problem(problems, extra, "not the model's");
   if (problems.empty()) return;
   if (std::ranges::find(extra, kHead) != extra.end()) {
-    problems.push_back(stored.contains(embedding)
-                           ? str("config.json ties the head to the embedding, and the folder has "
-                                 "two different ones")
-                           : str("config.json ties the head to the embedding, and the folder has ",
-                                 kHead, " without ", embedding_name(options_)));
+    problems.emplace_back(
+        "config.json ties the head to the embedding, and the folder has two different ones");
   }
   throw CheckpointError(str("the weights in ", quoted_path(path_), " do not fit its config.json"),
                         problems);
@@ -190,7 +192,7 @@ std::vector<nn::LayerSpec> ModelFolder::layers(const LayerChoices& choices) cons
   options.adapter = choices.adapter;
   options.document_end = choices.document_end;
   options.recomputes = choices.recomputes;
-  nn::FillParameter fill = nn::normal_parameters(standard_deviation_);
+  nn::FillParameter fill = nn::normal_parameters(standard_deviation_, options_.norm_offset);
   if (tensors_) {
     fill = [folder = *this](const std::string& name, at::Tensor& to, const partition::Cut& cut) {
       const std::string stored = folder.stored_name(name);

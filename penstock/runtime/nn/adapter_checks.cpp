@@ -55,10 +55,14 @@ void check_trained_modules(const DecoderOptions& options) {
   }
 }
 
-// Names in both forms: one list of targets may be for models of either.
+// Names in all forms: one list of targets may be for models of any.
 std::vector<std::string> all_linear_names() {
   std::vector<std::string> names = linear_names({.form = DecoderForm::Gpt2, .mlp = MlpKind::Gelu});
-  for (std::string& name : linear_names({})) names.push_back(std::move(name));
+  for (const DecoderOptions& options : {DecoderOptions{}, {.fuses_projections = true}}) {
+    for (std::string& name : linear_names(options)) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+    }
+  }
   return names;
 }
 

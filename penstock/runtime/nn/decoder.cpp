@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -15,9 +16,10 @@
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/adapter_checks.h"
 #include "penstock/runtime/nn/block_sums.h"
+#include "penstock/runtime/nn/decoder_attention.h"
 #include "penstock/runtime/nn/decoder_bits.h"
 #include "penstock/runtime/nn/decoder_modules.h"
-#include "penstock/runtime/nn/shared_tokens.h"
+#include "penstock/runtime/nn/decoder_pieces.h"
 #include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {
@@ -35,7 +37,10 @@ at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) 
 class DecoderEmbedding : public DecoderLayer {
  public:
   DecoderEmbedding(const DecoderOptions& options, const Making& making)
-      : document_end_(options.document_end), equal_shares_(making.blocks ? making.share.of : 1) {
+      : document_end_(options.document_end),
+        scale_(options.embedding_scale),
+        rounds_scale_(options.rounds_embedding_scale),
+        equal_shares_(making.blocks ? making.share.of : 1) {
     const auto table = [&](RowsOf what, std::int64_t rows) {
       return std::make_shared<TableOfRows>(making, what, rows, options.hidden);
     };
@@ -77,17 +82,22 @@ class DecoderEmbedding : public DecoderLayer {
   }
 
  private:
+  at::Tensor scaled(const at::Tensor& x) const {
+    if (scale_ == 1.0) return x;
+    if (!rounds_scale_) return x * scale_;
+    return x * at::scalar_tensor(scale_, x.scalar_type()).item();
+  }
   // Embeds tokens whose positions are their places plus `offset`: a number, or one for each.
   template <class Offset>
   at::Tensor embedded(const at::Tensor& tokens, const Offset& offset) const {
-    const at::Tensor embedded = tokens_->forward(tokens);
+    const at::Tensor embedded = scaled(tokens_->forward(tokens));
     if (!positions_) return embedded;
     const at::Tensor places = at::arange(tokens.size(1), tokens.options());
     return embedded + positions_->forward(places + offset);
   }
   template <class Offset>
   at::Tensor summand(const at::Tensor& tokens, const Offset& offset) const {
-    const at::Tensor summand = tokens_->summand(tokens);
+    const at::Tensor summand = scaled(tokens_->summand(tokens));
     if (!positions_) return summand;
     const at::Tensor places = at::arange(tokens.size(1), tokens.options());
     return summand + positions_->summand(places + offset);
@@ -102,6 +112,8 @@ class DecoderEmbedding : public DecoderLayer {
   }
 
   std::optional<std::int64_t> document_end_;
+  double scale_;
+  bool rounds_scale_;
   std::int64_t equal_shares_;  // Ranks that need as many tokens of a sample each.
   std::shared_ptr<TableOfRows> tokens_;
   std::shared_ptr<TableOfRows> positions_;  // Null: they are rotary.
@@ -110,91 +122,142 @@ class DecoderEmbedding : public DecoderLayer {
 class DecoderBlock : public DecoderLayer {
  public:
   DecoderBlock(const DecoderOptions& options, const Making& making,
-               std::optional<std::int64_t> window) {
+               const AttentionOfLayer& of_layer)
+      : pieces_(block_pieces(options)),
+        knows_documents_(options.document_end),
+        residual_scale_(options.residual_scale) {
     const bool gpt2 = is_gpt2(options);
-    const std::int64_t hidden = options.hidden;
-    attention_norm_ = register_module(gpt2 ? "ln_1" : "input_layernorm",
-                                      std::make_shared<NormModule>(options, making, hidden));
+    const bool is_before = options.norm_places != NormPlaces::Behind;
+    const bool is_behind = options.norm_places != NormPlaces::Before;
+    const auto norm = [&](bool is_there, const char* name) {
+      if (!is_there) return NormPointer();
+      return register_module(name, std::make_shared<NormModule>(options, making, options.hidden));
+    };
+    attention_norm_ = norm(is_before, gpt2 ? "ln_1" : "input_layernorm");
     attention_ = register_module(gpt2 ? "attn" : "self_attn",
-                                 std::make_shared<DecoderAttention>(options, making, window));
-    mlp_norm_ = register_module(gpt2 ? "ln_2" : "post_attention_layernorm",
-                                std::make_shared<NormModule>(options, making, hidden));
+                                 std::make_shared<DecoderAttention>(options, making, of_layer));
+    // A norm behind the attention has the name that one before the next part has elsewhere.
+    const char* const between = gpt2 ? "ln_2" : "post_attention_layernorm";
+    norm_behind_attention_ = norm(is_behind, between);
+    mlp_norm_ = norm(is_before, is_behind ? "pre_feedforward_layernorm" : between);
     mlp_ = register_module("mlp", std::make_shared<DecoderFeedForward>(options, making));
+    norm_behind_mlp_ = norm(is_behind, "post_feedforward_layernorm");
   }
 
-  at::Tensor forward(const at::Tensor& x) override {
-    return behind(x,
-                  in_piece(kAttention, [&] { return attention_->forward(x, *attention_norm_); }));
-  }
+  at::Tensor forward(const at::Tensor& x) override { return behind(x, attention(x, {})); }
   Values forward_values(const Values& inputs) override {
     if (inputs.size() != 2) return Layer::forward_values(inputs);
     const at::Tensor &x = inputs[0], &starts = inputs[1];
-    const auto attention = [&] { return attention_->forward_within(x, *attention_norm_, starts); };
-    return {behind(x, in_piece(kAttention, attention)), starts};
+    return {behind(x, attention(x, starts)), starts};
   }
   at::Tensor continue_behind(std::int64_t /*past*/, KeyValueCache& cache,
                              const at::Tensor& x) override {
-    return behind(x, attention_->forward(x, *attention_norm_, &cache));
+    return behind(x, attention(x, {}, &cache));
   }
   at::Tensor continue_together(std::int64_t /*past*/, KeyValueCache& cache, const at::Tensor& x,
                                const PutTogether& ranks) override {
-    const at::Tensor attention =
-        attention_->summand(attention_norm_->forward(x), /*starts=*/{}, &cache);
-    const at::Tensor attended = x + attention_->behind_sum(ranks.sum(attention));
-    return attended + mlp_->behind_sum(ranks.sum(mlp_->summand(mlp_norm_->forward(attended))));
+    Tensors heads = attention_->heads_here(normed(attention_norm_, x));
+    if (has_piece(BlockPiece::Heads)) heads.back() = ranks.sum(heads.back());
+    const at::Tensor attention = ranks.sum(attention_->summand(heads, /*starts=*/{}, &cache));
+    const at::Tensor attended = with_attention(x, attention_->behind_sum(attention));
+    const at::Tensor mlp = ranks.sum(mlp_->summand(normed(mlp_norm_, attended)));
+    return with_mlp(attended, mlp_->behind_sum(mlp));
   }
 
   // Values are x, what is made of it, and where documents begin, if anything says so.  Sums of
   // summands are added to x: so x and what is normed of it are of some of the tokens, what the
   // summands are made of is of all.
   Values forward_piece(std::size_t piece, const Values& values) override {
-    const at::Tensor& x = values[0];
-    const bool has_made = piece > kNormForAttention;
-    const std::size_t of_starts = has_made ? 2 : 1;
-    const std::optional<at::Tensor> starts =
-        values.size() > of_starts ? std::optional(values[of_starts]) : std::nullopt;
-    Values given = made(piece, x, has_made ? values[1] : x, starts);
+    Tensors of(values.begin() + 1, values.end());
+    std::optional<at::Tensor> starts;
+    if (knows_documents_) {
+      starts = of.back();
+      of.pop_back();
+    }
+    Values given = made(pieces_[piece], values[0], of, starts);
     if (starts) given.push_back(*starts);
     return given;
   }
 
-  enum : std::size_t { kNormForAttention, kAttention, kNormForMlp, kMlp, kSum };
-
  private:
-  Values made(std::size_t piece, const at::Tensor& x, const at::Tensor& of,
+  Values made(BlockPiece piece, const at::Tensor& x, const Tensors& of,
               const std::optional<at::Tensor>& starts) {
     switch (piece) {
-      case kNormForAttention:
-        return {x, attention_norm_->forward(x)};
-      case kAttention:
-        return {x, attention_->summand(of, starts)};
-      case kNormForMlp: {
-        const at::Tensor attended = x + attention_->behind_sum(of);
-        return {attended, mlp_norm_->forward(attended)};
+      case BlockPiece::NormForAttention:
+        return {x, normed(attention_norm_, x)};
+      case BlockPiece::Heads: {
+        Values given = attention_->heads_here(of[0]);
+        given.insert(given.begin(), x);
+        return given;
       }
-      case kMlp:
-        return {x, mlp_->summand(of)};
-      default:
-        return {x + mlp_->behind_sum(of)};
+      case BlockPiece::Attention:
+        return {x, attention_->summand(
+                       has_piece(BlockPiece::Heads) ? of : attention_->heads_here(of[0]), starts)};
+      case BlockPiece::NormForMlp: {
+        const at::Tensor attended = with_attention(x, attention_->behind_sum(of[0]));
+        return {attended, normed(mlp_norm_, attended)};
+      }
+      case BlockPiece::Mlp:
+        return {x, mlp_->summand(of[0])};
+      case BlockPiece::Sum:
+        return {with_mlp(x, mlp_->behind_sum(of[0]))};
     }
+    return {};
+  }
+
+  bool has_piece(BlockPiece piece) const { return std::ranges::count(pieces_, piece) > 0; }
+
+  // Not x itself, which is handed on beside it.
+  static at::Tensor normed(const NormPointer& norm, const at::Tensor& x) {
+    return norm ? norm->forward(x) : x.view_as(x);
+  }
+
+  at::Tensor attention(const at::Tensor& x, const std::optional<at::Tensor>& starts,
+                       KeyValueCache* cache = nullptr) const {
+    const auto heads = [&] { return attention_->heads(x, attention_norm_.get()); };
+    if (!has_piece(BlockPiece::Heads)) {
+      return in_piece(BlockPiece::Attention,
+                      [&] { return attention_->forward(heads(), starts, cache); });
+    }
+    const Tensors made = in_piece(BlockPiece::Heads, heads);
+    return in_piece(BlockPiece::Attention,
+                    [&] { return attention_->forward(made, starts, cache); });
   }
 
   at::Tensor behind(const at::Tensor& x, const at::Tensor& attention) const {
-    const at::Tensor attended = x + attention;
-    return attended + in_piece(kMlp, [&] { return mlp_->forward(attended, *mlp_norm_); });
+    const at::Tensor attended = with_attention(x, attention);
+    return with_mlp(attended, in_piece(BlockPiece::Mlp,
+                                       [&] { return mlp_->forward(attended, mlp_norm_.get()); }));
+  }
+
+  at::Tensor with_attention(const at::Tensor& x, const at::Tensor& attention) const {
+    return sum(x, attention, norm_behind_attention_);
+  }
+  at::Tensor with_mlp(const at::Tensor& x, const at::Tensor& mlp) const {
+    return sum(x, mlp, norm_behind_mlp_);
+  }
+  at::Tensor sum(const at::Tensor& x, const at::Tensor& part, const NormPointer& norm) const {
+    const at::Tensor added = norm ? norm->forward(part) : part;
+    return residual_scale_ == 1.0 ? x + added : x + added * residual_scale_;
   }
 
   // Adapters drop the same inputs as where ranks share the block.
   template <class Forward>
-  static at::Tensor in_piece(std::int64_t piece, const Forward& forward) {
-    const PieceScope draws(piece);
+  decltype(std::declval<const Forward&>()()) in_piece(BlockPiece piece,
+                                                      const Forward& forward) const {
+    const PieceScope draws(std::ranges::find(pieces_, piece) - pieces_.begin());
     return forward();
   }
 
-  NormPointer attention_norm_;
+  std::vector<BlockPiece> pieces_;
+  bool knows_documents_;
+  double residual_scale_;
+  NormPointer attention_norm_;  // Null, as the other norms, where there is none.
   std::shared_ptr<DecoderAttention> attention_;
+  NormPointer norm_behind_attention_;
   NormPointer mlp_norm_;
   std::shared_ptr<DecoderFeedForward> mlp_;
+  NormPointer norm_behind_mlp_;
 };
 
 class DecoderNorm : public DecoderLayer {
@@ -218,12 +281,17 @@ class DecoderHead : public DecoderLayer {
  public:
   DecoderHead(const DecoderOptions& options, const Making& making)
       : vocabulary_(options.vocabulary),
+        divisor_(options.logit_divisor),
+        cap_(options.logit_cap),
         blocks_(making.blocks),
         weight_(register_part("weight", making, {options.vocabulary, options.hidden},
                               {.dimension = 0})) {}
   at::Tensor forward(const at::Tensor& x) override {
-    if (!blocks_) return at::linear(x, weight_);
-    return linears_in_blocks(x, {{.weight = weight_, .bias = {}}}, *blocks_).front();
+    at::Tensor logits =
+        blocks_ ? linears_in_blocks(x, {{.weight = weight_, .bias = {}}}, *blocks_).front()
+                : at::linear(x, weight_);
+    if (divisor_ != 1.0) logits = logits / divisor_;
+    return cap_ ? (logits / *cap_).tanh() * *cap_ : logits;
   }
   // The first is there for what comes behind it.
   Values forward_piece(std::size_t piece, const Values& values) override {
@@ -236,6 +304,8 @@ class DecoderHead : public DecoderLayer {
 
  private:
   std::int64_t vocabulary_;
+  double divisor_;
+  std::optional<double> cap_;
   std::optional<std::int64_t> blocks_;
   at::Tensor weight_;
 };
@@ -258,65 +328,14 @@ std::shared_ptr<Layer> make_layer(const DecoderOptions& options, const Making& m
   return std::make_shared<LayerType>(options, making, args...);
 }
 
-// These values, and with documents where they begin, which all ranks know.
-exchange::HeldValues held(const DecoderOptions& options, exchange::HeldValues values) {
-  if (options.document_end) values.push_back(exchange::kInvariant);
-  return values;
-}
-
-exchange::Pieces pieces_of_embedding(const DecoderOptions& options) {
-  return {{.takes = {exchange::kInvariant},
-           .gives = held(options, {exchange::kPartial}),
-           .behind = {sums(0)}}};
-}
-
-exchange::Pieces pieces_of_block(const DecoderOptions& options) {
-  const auto one = held(options, {kTokens}), two = held(options, {kTokens, kTokens});
-  const auto whole = held(options, {kTokens, exchange::kReplicated});
-  const auto summand = held(options, {kTokens, exchange::kPartial});
-  return {{.takes = one, .gives = two, .behind = {gathers(1)}},
-          {.takes = whole, .gives = summand, .behind = {sums(1)}},
-          {.takes = two, .gives = two, .behind = {gathers(1)}},
-          {.takes = whole, .gives = summand, .behind = {sums(1)}},
-          {.takes = two, .gives = one}};
-}
-
-exchange::Pieces pieces_of_norm(const DecoderOptions& options) {
-  return {{.takes = held(options, {kTokens}), .gives = {kTokens}}};
-}
-
-exchange::Pieces pieces_of_head(const DecoderOptions& options) {
-  return {{.takes = {kTokens}, .gives = {kTokens}, .behind = {gathers(0)}},
-          {.takes = {exchange::kReplicated},
-           .gives = {exchange::cut(/*dimension=*/2, options.vocabulary)}}};
-}
-
-// The piece of a block that uses a parameter.  What is added to a sum is used behind it.
-std::size_t piece_of_block(const std::string& parameter) {
-  using Block = DecoderBlock;
-  const auto is_of = [&](std::initializer_list<std::string_view> modules) {
-    return std::ranges::any_of(modules, [&](auto each) { return parameter.starts_with(each); });
-  };
-  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
-    return std::ranges::find(names, parameter) != names.end();
-  };
-  if (is_of({"input_layernorm.", "ln_1."})) return Block::kNormForAttention;
-  if (is_of({"post_attention_layernorm.", "ln_2."})) return Block::kNormForMlp;
-  if (is_one_of({"self_attn.o_proj.bias", "attn.c_proj.bias"})) return Block::kNormForMlp;
-  if (is_of({"self_attn.", "attn."})) return Block::kAttention;
-  return is_one_of({"mlp.down_proj.bias", "mlp.c_proj.bias"}) ? Block::kSum : Block::kMlp;
-}
-
 std::vector<Part> parts_of(const DecoderOptions& options) {
   const bool gpt2 = is_gpt2(options);
   std::vector<Part> parts = {{gpt2 ? "transformer" : "model.embed_tokens", "DecoderEmbedding",
                               make_layer<DecoderEmbedding>, pieces_of_embedding(options)}};
   for (std::int64_t i = 0; i < options.layers; ++i) {
-    std::optional<std::int64_t> window;
-    if (!options.windows.empty()) window = options.windows[static_cast<std::size_t>(i)];
     parts.push_back({penstock::str(gpt2 ? "transformer.h." : "model.layers.", i), "DecoderBlock",
-                     [window](const DecoderOptions& of, const Making& making) {
-                       return make_layer<DecoderBlock>(of, making, window);
+                     [i](const DecoderOptions& of, const Making& making) {
+                       return make_layer<DecoderBlock>(of, making, attention_of(of, i));
                      },
                      pieces_of_block(options)});
   }
@@ -373,7 +392,8 @@ partition::LayerMeta meta_of(const DecoderOptions& options, const Part& part) {
     meta.parameters += c10::multiply_integers(each.shape);
     if (meta.pieces.empty()) continue;
     const bool is_block = part.type == "DecoderBlock";
-    const std::size_t piece = is_block ? piece_of_block(each.name) : meta.pieces.size() - 1;
+    const std::size_t piece =
+        is_block ? piece_of_block(options, each.name) : meta.pieces.size() - 1;
     meta.pieces[piece].parameters.push_back(each.name);
   }
   return meta;
@@ -391,12 +411,21 @@ at::Tensor DecoderLayer::continue_together(std::int64_t past, KeyValueCache& cac
   return continue_behind(past, cache, x);
 }
 
-FillParameter normal_parameters(double standard_deviation) {
-  return [standard_deviation](const std::string& name, at::Tensor& parameter) {
+std::optional<std::int64_t> tokens_with_documents_apart(const DecoderOptions& options) {
+  std::optional<std::int64_t> limit;
+  for (const auto* const rotary : {&options.rotary, &options.rotary_of_windows}) {
+    if (!*rotary || !depends_on_length(**rotary)) continue;
+    limit = std::min(limit.value_or((*rotary)->original_positions), (*rotary)->original_positions);
+  }
+  return limit;
+}
+
+FillParameter normal_parameters(double standard_deviation, double norm_offset) {
+  return [=](const std::string& name, at::Tensor& parameter) {
     if (parameter.dim() > 1) {
       parameter.normal_(0.0, standard_deviation);
     } else {
-      parameter.fill_(name.ends_with("bias") ? 0.0 : 1.0);
+      parameter.fill_(name.ends_with("bias") ? 0.0 : 1.0 - norm_offset);
     }
   };
 }

@@ -30,6 +30,10 @@ std::vector<std::string> what_changes_bits(const DecoderOptions& options, std::i
   if (options.norm != NormKind::Rms || options.mlp != MlpKind::SwiGlu) {
     all.push_back("only RMS norms and SwiGLU are known to keep them");
   }
+  if (options.fuses_projections) all.push_back("fused projections are not added in blocks");
+  if (options.normalizes_heads_together)
+    all.push_back("squares of all heads are not added in blocks");
+  if (options.score_cap) all.push_back("attention with a cap on scores is not known to keep them");
   return all;
 }
 

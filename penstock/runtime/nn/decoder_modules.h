@@ -1,9 +1,9 @@
-// What a decoder's layers are made of: projections, norms, attention, the feed-forward part.
+// What a decoder's layers are made of: projections, norms, the feed-forward part.
 //
-// decoder.cpp makes its layers of them.  Parameters are named as transformers names them, and have
-// no values yet: whoever makes a layer fills them.  Ranks that share a layer have some heads each,
-// and some columns of the feed-forward part: what they compute are summands.
-// Shapes: x and results are [microbatch, sequence, hidden].
+// decoder.cpp makes its layers of them, and of attention (decoder_attention.h).  Parameters are
+// named as transformers names them, and have no values yet: whoever makes a layer fills them. Ranks
+// that share a layer have some heads each, and some columns of the feed-forward part: what they
+// compute are summands. Shapes: x and results are [microbatch, sequence, hidden].
 #pragma once
 #include <torch/nn/module.h>
 
@@ -13,10 +13,8 @@
 #include <vector>
 
 #include "penstock/nn/decoder.h"
-#include "penstock/nn/key_value_cache.h"
 #include "penstock/runtime/nn/dropout.h"
 #include "penstock/runtime/nn/making.h"
-#include "penstock/runtime/nn/rotary.h"
 #include "penstock/runtime/nn/selective.h"
 
 namespace penstock::nn {
@@ -40,10 +38,6 @@ struct ProjectionShape {
     return {.dimension = dimension, .unit = unit, .fused = fused, .copies = copies};
   }
 };
-
-// Throws: ConfigError where so many ranks cannot have whole heads each, the queries of each with
-// their keys; with the numbers of ranks that can.
-void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks);
 
 // x W + b, with W as the form stores it, and its adapter's product where it has one.
 class Projection : public CutModule {
@@ -83,6 +77,9 @@ class Projection : public CutModule {
 using ProjectionPointer = std::shared_ptr<Projection>;
 using Projections = std::vector<ProjectionPointer>;
 
+// Each projection of x.
+Tensors outputs_of(const Projections& projections, const at::Tensor& x);
+
 class NormModule : public torch::nn::Module {
  public:
   NormModule(const DecoderOptions& options, const Making& making, NormKind kind,
@@ -99,6 +96,7 @@ class NormModule : public torch::nn::Module {
 
   NormKind kind_;
   double epsilon_;
+  double offset_;
   bool recomputes_;
   std::optional<std::int64_t> blocks_;
   at::Tensor weight_;
@@ -107,75 +105,16 @@ class NormModule : public torch::nn::Module {
 
 using NormPointer = std::shared_ptr<NormModule>;
 
-class DecoderAttention : public torch::nn::Module {
- public:
-  // A query sees `window` tokens, itself included; absent: all up to its own.
-  // Throws: ConfigError where ranks that share it cannot have whole heads, with the numbers of
-  // ranks that can.
-  DecoderAttention(const DecoderOptions& options, const Making& making,
-                   std::optional<std::int64_t> window);
-
-  // Attends, of x behind `norm`, to tokens up to each one's own.  A cache has the tokens before
-  // them, and takes them in.
-  at::Tensor forward(const at::Tensor& x, const NormModule& norm, KeyValueCache* cache = nullptr);
-  // Attends within documents.  `starts` says at which place of its sample each token's document
-  // begins: [microbatch, sequence] int64.
-  at::Tensor forward_within(const at::Tensor& x, const NormModule& norm, const at::Tensor& starts);
-
-  // What this rank's heads add to forward() of x, or to forward_within() where there are starts,
-  // whose norm is given.
-  at::Tensor summand(const at::Tensor& normed, const std::optional<at::Tensor>& starts,
-                     KeyValueCache* cache = nullptr);
-  // forward(), of the sum of all summands.
-  at::Tensor behind_sum(const at::Tensor& sum) const { return output_->add_bias(sum); }
-
- private:
-  struct Parts {  // [microbatch, heads, tokens, head_dim]
-    at::Tensor queries, keys, values;
-  };
-
-  ProjectionPointer add(const DecoderOptions& options, const Making& making,
-                        const ProjectionShape& shape);
-  void share_heads(const DecoderOptions& options, const partition::Share& share);
-  // Splits what projections give into queries, keys and values.
-  Tensors split(Tensors projected) const;
-  // [microbatch, sequence, heads, head_dim]
-  at::Tensor by_heads(const at::Tensor& x, std::int64_t heads) const;
-  // `turn` applies rotary positions.
-  template <class Turn>
-  Parts prepared(const Tensors& projected, const Turn& turn) const;
-  // Each head of keys or values for all heads of queries that share it.
-  at::Tensor repeated(const at::Tensor& x) const;
-  bool reads_groups(const Parts& parts, const std::optional<at::Tensor>& mask) const;
-  // The mixed values of all heads here, [microbatch, sequence, heads x head_dim].
-  at::Tensor attend(const Parts& parts, const std::optional<at::Tensor>& mask,
-                    bool is_causal) const;
-  at::Tensor attended(const Tensors& projected, KeyValueCache* cache);
-  at::Tensor attended_within(const Tensors& projected, const at::Tensor& starts);
-  // The keys that a query of x sees, behind `past` others; absent: all up to its own.
-  std::optional<at::Tensor> mask_of(const at::Tensor& x, std::int64_t past);
-  // The keys that a query sees of its own document: [microbatch, 1, queries, keys].
-  at::Tensor mask_within(const at::Tensor& places, const at::Tensor& starts) const;
-
-  std::int64_t heads_;          // Heads of queries that are here.
-  std::int64_t kv_heads_;       // Heads of keys and values that are here.
-  std::int64_t kv_copies_ = 1;  // Ranks that have the same heads of keys and values.
-  std::int64_t head_dim_;
-  std::optional<std::int64_t> window_;
-  Projections projections_;  // A projection for all three, or three.
-  ProjectionPointer output_;
-  NormPointer q_norm_;
-  NormPointer k_norm_;
-  std::optional<Rotary> rotary_;
-  at::Tensor mask_;  // The last one: [queries, keys].
-};
+// Each projection of x behind `norm`, or of x where that is null.
+Tensors projected_behind(const NormModule* norm, const at::Tensor& x,
+                         const Projections& projections);
 
 class DecoderFeedForward : public torch::nn::Module {
  public:
   explicit DecoderFeedForward(const DecoderOptions& options, const Making& making);
 
-  // The feed-forward part of x behind `norm`.
-  at::Tensor forward(const at::Tensor& x, const NormModule& norm) const;
+  // The feed-forward part of x behind `norm`, if there is one.
+  at::Tensor forward(const at::Tensor& x, const NormModule* norm) const;
 
   // What this rank's columns add to forward() of x, whose norm is given, and forward() of the sum
   // of all summands.
@@ -184,15 +123,17 @@ class DecoderFeedForward : public torch::nn::Module {
 
  private:
   ProjectionPointer add(const DecoderOptions& options, const Making& making, const char* name,
-                        std::int64_t in, std::int64_t out, CutFeatures cut);
-  // The projections of the normed input, the gate's first.
+                        std::int64_t in, std::int64_t out, CutFeatures cut, std::int64_t fused = 1);
+  // The projections of the normed input, the gate's first, and what comes out of them.
   Projections into() const;
+  Tensors split(Tensors projected) const;
+  bool recomputes_gated() const;
   // What comes out of these, [microbatch, sequence, intermediate].
   at::Tensor activated(const Tensors& projected) const;
 
   MlpKind kind_;
   bool recomputes_;
-  ProjectionPointer gate_;
+  ProjectionPointer gate_;  // Null: `in_` has it, or there is none.
   ProjectionPointer in_;
   ProjectionPointer out_;
 };

@@ -15,7 +15,7 @@
 
 #include "penstock/core/text.h"
 #include "penstock/nn/shared.h"
-#include "penstock/runtime/nn/decoder_modules.h"
+#include "penstock/runtime/nn/decoder_attention.h"
 #include "penstock/runtime/nn/draw.h"
 #include "penstock/runtime/nn/dropout.h"
 #include "penstock/runtime/nn/fill_parameter.h"

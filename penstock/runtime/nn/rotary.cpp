@@ -5,10 +5,16 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numbers>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
 
 namespace penstock::nn {
 namespace {
@@ -24,23 +30,71 @@ at::Tensor scaled_as_llama3(const RotaryOptions& options, const at::Tensor& freq
                    at::where(wavelengths < positions / high, frequencies, between));
 }
 
-// [head_dim / 2], in radians a token.
-at::Tensor frequencies_of(const RotaryOptions& options, std::int64_t head_dim, c10::Device device) {
-  const at::Tensor exponents =
-      at::arange(0, head_dim, 2, at::dtype(at::kFloat).device(device)) / head_dim;
-  const at::Tensor frequencies = at::pow(options.theta, exponents).reciprocal();
+// Divided where they turn less than `low_turns` times, as they are where more than `high_turns`.
+at::Tensor scaled_as_yarn(const RotaryOptions& options, const at::Tensor& frequencies) {
+  const auto pairs = static_cast<double>(frequencies.size(0));
+  const auto place_of = [&](double turns) {
+    const double wavelength = static_cast<double>(options.original_positions) / turns;
+    return pairs * std::log(wavelength / (2 * std::numbers::pi)) / std::log(options.theta);
+  };
+  double first = place_of(options.high_turns), last = place_of(options.low_turns);
+  if (options.rounds_places) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, 2 * pairs - 1);
+  const double width = last == first ? 0.001 : last - first;
+  const at::Tensor places = at::arange(frequencies.size(0), frequencies.options());
+  const at::Tensor divided = ((places - first) / width).clamp(0, 1);
+  return frequencies / options.factor * divided + frequencies * (1 - divided);
+}
+
+double theta_of(const RotaryOptions& options, std::int64_t turned, std::int64_t length) {
+  if (options.scaling != RotaryScaling::Dynamic || length <= options.original_positions) {
+    return options.theta;
+  }
+  const double longer =
+      static_cast<double>(length) / static_cast<double>(options.original_positions);
+  const auto elements = static_cast<double>(turned);
+  return options.theta *
+         std::pow(options.factor * longer - (options.factor - 1), elements / (elements - 2));
+}
+
+// [turned / 2], in radians a token, of a sequence of `length` tokens.
+at::Tensor frequencies_of(const RotaryOptions& options, std::int64_t turned, c10::Device device,
+                          std::int64_t length) {
+  const auto floats = at::dtype(at::kFloat).device(device);
+  const at::Tensor exponents = at::arange(0, turned, 2, floats) / turned;
+  const at::Tensor frequencies = at::pow(theta_of(options, turned, length), exponents).reciprocal();
   switch (options.scaling) {
     case RotaryScaling::Off:
+    case RotaryScaling::Dynamic:
       return frequencies;
     case RotaryScaling::Linear:
       return frequencies / options.factor;
     case RotaryScaling::Llama3:
       return scaled_as_llama3(options, frequencies);
+    case RotaryScaling::Yarn:
+      return scaled_as_yarn(options, frequencies);
+    case RotaryScaling::LongRope: {
+      const bool is_long = length > options.original_positions;
+      const auto& divisors = is_long ? options.long_divisors : options.short_divisors;
+      return frequencies / at::tensor(divisors, at::kFloat).to(device);
+    }
   }
   return frequencies;
 }
 
 }  // namespace
+
+std::int64_t turned_elements(const RotaryOptions& options, std::int64_t head_dim) {
+  return static_cast<std::int64_t>(static_cast<double>(head_dim) * options.share);
+}
+
+bool depends_on_length(const RotaryOptions& options) {
+  return options.scaling == RotaryScaling::Dynamic || options.scaling == RotaryScaling::LongRope;
+}
 
 void Rotary::prepare(const at::Tensor& x, std::int64_t first) {
   if (cosines_.defined() && first_ == first && cosines_.size(0) == x.size(-2) &&
@@ -48,21 +102,42 @@ void Rotary::prepare(const at::Tensor& x, std::int64_t first) {
     return;
   }
   const torch::NoGradGuard no_grad;
-  const at::Tensor positions =
-      at::arange(first, first + x.size(-2), at::dtype(at::kFloat).device(x.device()));
-  const at::Tensor half = at::outer(positions, frequencies_of(options_, head_dim_, x.device()));
+  const std::int64_t length = first + x.size(-2);
+  const at::Tensor positions = at::arange(first, length, at::dtype(at::kFloat).device(x.device()));
+  const at::Tensor half =
+      at::outer(positions, frequencies_of(options_, turned_, x.device(), length));
   const at::Tensor angles = at::cat({half, half}, -1);
+  const auto table = [&](const at::Tensor& of_angles) {
+    const bool is_plain = options_.magnitude == 1.0;
+    return (is_plain ? of_angles : of_angles * options_.magnitude).to(x.scalar_type());
+  };
   first_ = first;
-  cosines_ = angles.cos().to(x.scalar_type());
-  sines_ = angles.sin().to(x.scalar_type());
+  cosines_ = table(angles.cos());
+  sines_ = table(angles.sin());
 }
 
 at::Tensor Rotary::turn(const at::Tensor& x, std::int64_t first) {
+  const std::int64_t length = first + x.size(-2), limit = options_.original_positions;
+  if (options_.scaling == RotaryScaling::LongRope && first > 0 && first <= limit &&
+      length > limit) {
+    throw Error(penstock::str("longrope: token ", limit, " behind ", first,
+                              " others: these were turned as in sequences of up to ", limit,
+                              " tokens, and longer ones turn all otherwise"),
+                {"begin with a longer prompt, or ask for fewer tokens"});
+  }
   prepare(x, first);
   return turned(x, cosines_, sines_);
 }
 
 at::Tensor Rotary::turn_at(const at::Tensor& x, const at::Tensor& positions) {
+  if (depends_on_length(options_) && x.size(-2) > options_.original_positions) {
+    throw Error(penstock::str("samples of ", x.size(-2),
+                              " tokens with documents apart: rotary "
+                              "positions follow from each document's length beyond ",
+                              options_.original_positions, " tokens"),
+                {penstock::str("take samples of at most ", options_.original_positions,
+                               " tokens, or data.attend_across_documents = true")});
+  }
   prepare(x, 0);
   const auto of_tokens = [&](const at::Tensor& table) {
     return at::embedding(table, positions).unsqueeze(1);
@@ -72,9 +147,17 @@ at::Tensor Rotary::turn_at(const at::Tensor& x, const at::Tensor& positions) {
 
 at::Tensor Rotary::turned(const at::Tensor& x, const at::Tensor& cosines,
                           const at::Tensor& sines) const {
-  const std::int64_t half = head_dim_ / 2;
-  const at::Tensor partners = at::cat({x.slice(-1, half).neg(), x.slice(-1, 0, half)}, -1);
-  return x * cosines + partners * sines;
+  const std::int64_t half = turned_ / 2;
+  const bool is_whole = x.size(-1) == turned_;
+  const at::Tensor part = is_whole ? x : x.slice(-1, 0, turned_);
+  const at::Tensor partners = at::cat({part.slice(-1, half).neg(), part.slice(-1, 0, half)}, -1);
+  const at::Tensor result = part * cosines + partners * sines;
+  if (is_whole) return result;
+  const at::Tensor rest = x.slice(-1, turned_);
+  if (x.dim() < 3) return at::cat({result, rest}, -1);
+  // Dense by tokens, as x is: attention's output has the form of its queries, and is copied, and
+  // kept twice, where heads come first.
+  return at::cat({result.transpose(-3, -2), rest.transpose(-3, -2)}, -1).transpose(-3, -2);
 }
 
 }  // namespace penstock::nn

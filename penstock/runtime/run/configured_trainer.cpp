@@ -1,6 +1,7 @@
 #include "penstock/runtime/run/configured_trainer.h"
 
 #include "penstock/plan/config/learning_rate.h"
+#include "penstock/runtime/offload/kept_memory.h"
 #include "penstock/runtime/offload/system_memory.h"
 
 namespace penstock::run {
@@ -39,8 +40,13 @@ void ConfiguredTrainer::build(const train::Facts& of_data, const train::LossScal
              config::learning_rate_share(config_.scheduler, updates, schedule_steps_);
     };
   }
-  if (offloads(options.offload)) offload::give_freed_memory_back();
+  offloads_ = offloads(options.offload);
+  if (offloads_) offload::give_freed_memory_back();
   trainer_.emplace(options, model_.layers, model_.loss, communicator_);
+}
+
+void ConfiguredTrainer::keep_freed_memory() const {
+  if (!offloads_) offload::keep_freed_memory();
 }
 
 std::int64_t ConfiguredTrainer::samples() const {

@@ -181,10 +181,23 @@ class ContinuedText {
                             options.vocabulary - 1));
     }
     const std::int64_t all = std::ssize(wanted_.prompt) + wanted_.tokens;
-    if (options.rotary || all <= options.positions) return;
+    if (options.rotary) return check_rotary(*options.rotary, all - 1);
+    if (all <= options.positions) return;
     throw ConfigError(str("generate: a prompt of ", counted(wanted_.prompt, "token"), " and ",
                           wanted_.tokens, " more: the model has ",
                           counted(options.positions, "position")));
+  }
+
+  // `seen`: tokens that the model is given.  The last one that it writes is not.
+  void check_rotary(const nn::RotaryOptions& rotary, std::int64_t seen) const {
+    const std::int64_t limit = rotary.original_positions;
+    if (rotary.scaling != nn::RotaryScaling::LongRope || seen <= limit) return;
+    if (std::ssize(wanted_.prompt) > limit) return;
+    throw ConfigError(str("generate: a prompt of ", counted(wanted_.prompt, "token"), " and ",
+                          wanted_.tokens, " more: longrope turns sequences of more than ", limit,
+                          " tokens otherwise, the first ones too"),
+                      {str("ask for at most ", limit + 1 - std::ssize(wanted_.prompt),
+                           " tokens, or begin with more than ", limit)});
   }
 
   void build() {

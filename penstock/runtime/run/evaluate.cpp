@@ -58,6 +58,7 @@ class Evaluation {
   void build() {
     const Phase building(progress_, "building the model");
     trained_.build(corpus_->facts(), train::LossScale::tokens());
+    trained_.keep_freed_memory();
     const auto say = [this](const std::string& text) {
       if (trained_.is_root()) hooks_.messages.write(str("penstock: ", text, "\n"));
     };

@@ -144,9 +144,17 @@ Model model_of_folder(const config::Config& config, hugging_face::FirstWeights w
     throw ConfigError(str("model.sequence_length = ", model.sequence_length, ": the model in ",
                           quoted_path(model.path), " has ", options.positions, " positions"));
   }
+  const auto document_end = document_end_of(config, options.vocabulary);
+  const auto limit = nn::tokens_with_documents_apart(options);
+  if (document_end && limit && model.sequence_length > *limit) {
+    throw ConfigError(str("model.sequence_length = ", model.sequence_length,
+                          ": the rotary positions of the ", "model in ", quoted_path(model.path),
+                          " follow from a document's length beyond ", *limit, " tokens"),
+                      {str("take at most ", *limit, ", or data.attend_across_documents = true")});
+  }
   hugging_face::LayerChoices choices{
       .adapter = adapter_of(model.adapter),
-      .document_end = document_end_of(config, options.vocabulary),
+      .document_end = document_end,
       .recomputes = model.activation_checkpoint == config::ActivationCheckpoint::Selective};
   std::optional<data::Tokenizer> tokenizer = data::tokenizer_of(model.path);
   train::Facts facts = folder.facts();

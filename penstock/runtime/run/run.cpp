@@ -12,6 +12,7 @@
 #include "penstock/files/checkpoint/adapter_files.h"
 #include "penstock/files/checkpoint/model_files.h"
 #include "penstock/run/saved_model.h"
+#include "penstock/runtime/offload/kept_memory.h"
 #include "penstock/runtime/rank/watch.h"
 #include "penstock/runtime/run/adapting.h"
 #include "penstock/runtime/run/best_loss.h"
@@ -131,6 +132,7 @@ class Run {
   void build() {
     const Phase building(progress_, "building the model");
     trained_.build(data_->facts(), data_->loss_scale());
+    trained_.keep_freed_memory();
     comm::Communicator& communicator = trained_.communicator();
     samples_->prepare(communicator, progress_);
     saved_model_.emplace(config_.run.save, trained_.model(), trained_.trainer(), communicator,
@@ -225,7 +227,7 @@ class Run {
 
   void after_step(const train::StepReport& report) {
     const std::int64_t step = report.step;
-    if (samples_->is_due(step)) samples_->write(step, trained_.trainer(), progress_);
+    if (samples_->is_due(step)) write_samples(step);
     adapting_->after(step);
     checkpoints_->after(report,
                         /*is_last=*/false);  // What goes on from it has all lines up to its step.
@@ -233,8 +235,14 @@ class Run {
     if (save_interval > 0 && step % save_interval == 0) save();
   }
 
+  void write_samples(std::int64_t step) {
+    offload::give_back_free_memory();
+    samples_->write(step, trained_.trainer(), progress_);
+  }
+
   // What was trained is on the disk before anything else can fail or hang.
   void keep_result() {
+    offload::give_back_free_memory();
     record_.end_line();
     if (ending_.last) {
       try {
@@ -286,7 +294,7 @@ class Run {
     if (ending_.is_last_recorded) write_timeline();
     if (ending_.code == ExitCode::Ok) {
       if (best_.validated_step() != step) validate(step);
-      if (samples_->any()) samples_->write(step, trained_.trainer(), progress_);
+      if (samples_->any()) write_samples(step);
     }
     if (watches_best()) keep_best();
     progress_.step.store(0, std::memory_order_relaxed);
@@ -324,6 +332,7 @@ class Run {
   // The set that says which model is the best goes first.
   ValidationLosses validation_losses() {
     const Phase validating(progress_, "validating");
+    offload::give_back_free_memory();  // A step's activations, which are more than is used here.
     const std::vector<std::string> sets = data_->validation_sets();
     ValidationLosses losses;
     for (std::size_t i = 0; i < sets.size(); ++i) {

@@ -65,6 +65,9 @@ GenerateOptions options_of(const config::Config& config, const Model& model, con
   options.tokens = config.run.sample_tokens;
   const nn::DecoderOptions& decoder = model.folder->options();
   if (!decoder.rotary) options.window = decoder.positions;
+  if (!config.data.attend_across_documents) {
+    options.window = nn::tokens_with_documents_apart(decoder).value_or(options.window);
+  }
   if (!data.is_text()) {
     options.ends = hugging_face::read_generation_config(model.folder->path()).ends;
   }

@@ -3,17 +3,26 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 #include <span>
+#include <string_view>
 
 #include "penstock/core/check.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/model_files.h"
+#include "penstock/files/checkpoint/torch_file.h"
 #include "penstock/files/checkpoint/weights_file.h"
 #include "penstock/runtime/weights/safetensors.h"
 #include "penstock/weights/weights.h"
 
 namespace penstock::weights {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::uint64_t kBufferBytes = std::uint64_t{1} << 22;
 
@@ -57,6 +66,84 @@ void read_run(const checkpoint::WeightsFile& file, const TensorFiles::Stored& st
   }
 }
 
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator each(folder, error); !error && each != fs::directory_iterator();
+       each.increment(error)) {
+    names.push_back(each->path().filename());
+  }
+  return names;
+}
+
+// What torch.save() wrote is read where nothing else is there.
+std::map<std::string, std::set<std::string>> files_of_model(const std::string& folder) {
+  const auto has = [&](std::string_view name) {
+    std::error_code error;
+    return fs::exists(fs::symlink_status(str(folder, "/", name), error));
+  };
+  const auto is_of_safetensors = [](const std::string& name) {
+    return !name.starts_with("adapter_model") &&
+           (name.ends_with(".safetensors") || name == checkpoint::kModelIndexName);
+  };
+  const bool is_torch = has(checkpoint::kTorchModelName) || has(checkpoint::kTorchIndexName);
+  if (!is_torch || std::ranges::any_of(names_in(folder), is_of_safetensors)) {
+    return model_files_in(folder);
+  }
+  if (has(checkpoint::kTorchModelName)) return {{std::string(checkpoint::kTorchModelName), {}}};
+  const std::string index = str(folder, "/", checkpoint::kTorchIndexName);
+  return checkpoint::parse_model_index(
+      read_foreign_file<CheckpointError>("the index of a model", index,
+                                         checkpoint::kModelIndexBytesMax),
+      index);
+}
+
+// An index without its files says at once which are not there.
+void check_all_there(const std::string& folder,
+                     const std::map<std::string, std::set<std::string>>& files) {
+  constexpr std::size_t kListed = 4;
+  std::vector<std::string> missing;
+  for (const auto& [file, names] : files) {
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(str(folder, "/", file), error))) missing.push_back(file);
+  }
+  if (missing.empty()) return;
+  const std::size_t count = missing.size();
+  missing.resize(std::min(count, kListed));
+  throw CheckpointError(
+      str(quoted_path(folder), ": its index names ", counted(files, "file"),
+          " of weights, of which ",
+          count == files.size() ? std::string("none is there")
+                                : str(count, count == 1 ? " is" : " are", " not there"),
+          ": ", join(missing, ", "), count > kListed ? ", ..." : ""),
+      {"fetch them; an index alone has no weights"});
+}
+
+checkpoint::ParsedHeader torch_header_of(const std::string& path) {
+  const checkpoint::WeightsFile file(path);
+  const auto read = [&](std::uint64_t first, std::uint64_t count) {
+    std::string bytes(count, '\0');
+    file.read(first, std::as_writable_bytes(std::span(bytes)));
+    return bytes;
+  };
+  try {
+    return {.header = {.entries = checkpoint::torch_tensors(read, file.bytes(), path)}};
+  } catch (const CheckpointError& error) {
+    std::vector<std::string> notes = error.notes();
+    notes.emplace_back(
+        "transformers may read it, and writes safetensors: "
+        "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER)");
+    throw CheckpointError(error.message(), notes);
+  }
+}
+
+checkpoint::ParsedHeader any_header_of(const std::string& path) {
+  if (path.ends_with(".bin")) return torch_header_of(path);
+  checkpoint::ParsedHeader parsed = checkpoint::WeightsFile(path).read_header();
+  check_metadata(parsed.header.metadata, path);
+  return parsed;
+}
+
 }  // namespace
 
 bool is_weight_type(checkpoint::ScalarType type) {
@@ -66,7 +153,9 @@ bool is_weight_type(checkpoint::ScalarType type) {
 }
 
 TensorFiles::TensorFiles(std::string folder) : folder_(std::move(folder)) {
-  for (const auto& [file, names] : model_files_in(folder_)) {
+  const auto files = files_of_model(folder_);
+  check_all_there(folder_, files);
+  for (const auto& [file, names] : files) {
     add_file(file);
     for (const std::string& tensor : names) {
       const auto found = tensors_.find(tensor);
@@ -82,9 +171,7 @@ TensorFiles::TensorFiles(std::string folder, const std::string& file) : folder_(
 }
 
 void TensorFiles::add_file(const std::string& file) {
-  const std::string path = str(folder_, "/", file);
-  const checkpoint::ParsedHeader parsed = checkpoint::WeightsFile(path).read_header();
-  check_metadata(parsed.header.metadata, path);
+  const checkpoint::ParsedHeader parsed = any_header_of(str(folder_, "/", file));
   for (const checkpoint::HeaderEntry& entry : parsed.header.entries) {
     const auto [other, is_new] = tensors_.emplace(
         entry.name,

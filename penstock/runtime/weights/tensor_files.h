@@ -1,6 +1,7 @@
 // The tensors of a folder's model (weights.h), read one at a time.
 //
-// hugging_face/ reads a model's weights with it.  Headers are read when it is made; a tensor's
+// hugging_face/ reads a model's weights with it: of safetensors, or where there are none, of what
+// torch.save() wrote.  Headers are read when it is made; a tensor's
 // bytes go from the file into the tensor's memory, or through a small buffer where the type
 // changes.
 #pragma once
