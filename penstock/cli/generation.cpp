@@ -21,7 +21,8 @@ std::string check_temperature(const std::string& text) {
              in_quotes(text));
 }
 
-// "504,3575".
+}  // namespace
+
 std::vector<std::int64_t> tokens_in(const std::string& text) {
   std::vector<std::int64_t> tokens;
   for (const std::string& word : split(text, ',')) {
@@ -35,15 +36,15 @@ std::vector<std::int64_t> tokens_in(const std::string& text) {
   return tokens;
 }
 
-}  // namespace
-
 CLI::Option* declare_generation(CLI::App& app, Generation& generation) {
   CLI::Option* const prompt =
       app.add_option_function<std::string>(
              "--tokens", [&](const std::string& text) { generation.prompt = tokens_in(text); },
              "tokens to go on from, by their numbers")
           ->type_name("N,N");
-  app.add_option("--max-tokens", generation.tokens_max, "tokens to put behind them, at most (64)")
+  app.add_option("--max-tokens", generation.tokens_max,
+                 "tokens to put behind them, at most (64; with "
+                 "--interactive 512)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("--temperature", generation.temperature,
@@ -63,11 +64,23 @@ CLI::Option* declare_generation(CLI::App& app, Generation& generation) {
   return prompt;
 }
 
+void declare_ends(CLI::App& app, Generation& generation) {
+  app.add_option_function<std::string>(
+      "--ends", [&](const std::string& text) { generation.ends = tokens_in(text); });
+}
+
 std::vector<std::string> words_of(const Generation& generation) {
-  return {
-      "--tokens",      join(generation.prompt, ","),     "--max-tokens", str(generation.tokens_max),
-      "--temperature", shortest(generation.temperature), "--top-k",      str(generation.top_k),
-      "--top-p",       shortest(generation.top_p),       "--seed",       str(generation.seed)};
+  std::vector<std::string> words = {"--max-tokens",  str(generation.tokens_max.value()),
+                                    "--temperature", shortest(generation.temperature),
+                                    "--top-k",       str(generation.top_k),
+                                    "--top-p",       shortest(generation.top_p),
+                                    "--seed",        str(generation.seed)};
+  const auto add = [&](const char* option, const std::vector<std::int64_t>& tokens) {
+    if (!tokens.empty()) words.insert(words.end(), {option, join(tokens, ",")});
+  };
+  add("--tokens", generation.prompt);
+  add("--ends", generation.ends);
+  return words;
 }
 
 }  // namespace penstock::cli

@@ -1,110 +1,23 @@
 #include "penstock/cli/tokenizer.h"
 
-#include <sys/prctl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <string_view>
-#include <thread>
-
 #include "penstock/cli/memory_file.h"
+#include "penstock/cli/python_helper.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/launch/process.h"
 
 namespace penstock::cli {
 namespace {
-
-std::string python() {
-  const char* const given = std::getenv("PENSTOCK_PYTHON");
-  return given == nullptr || *given == '\0' ? "python3" : given;
-}
-
-// Python puts the working folder first in its path, and that may be a model's, whose files are
-// data. Versions from 3.11 on leave it out by PYTHONSAFEPATH, and the others by these words.
-constexpr const char* kRunSafely =
-    "import sys; sys.path[:] = [each for each in sys.path if each not in ('', '.')]; "
-    "from penstock.tokenize.text import main; sys.exit(main(sys.argv[1:]))";
-
-// The path without the entries that mean the working folder.
-std::string safe_python_path(std::string_view path) {
-  std::vector<std::string> folders = split(path, ':');
-  std::erase_if(folders, [](const std::string& each) { return each.empty() || each == "."; });
-  return join(folders, ":");
-}
-
-// This process's, for Python.
-std::vector<std::string> python_environment() {
-  constexpr std::string_view kPath = "PYTHONPATH=", kSafe = "PYTHONSAFEPATH=";
-  std::vector<std::string> variables = {str(kSafe, "1")};
-  for (char** each = environ; *each != nullptr; ++each) {
-    const std::string_view variable(*each);
-    if (variable.starts_with(kSafe)) continue;
-    variables.push_back(variable.starts_with(kPath)
-                            ? str(kPath, safe_python_path(variable.substr(kPath.size())))
-                            : std::string(variable));
-  }
-  return variables;
-}
-
-// Pointers to `texts`, and a null pointer at the end.
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-// Returns: the exit code of `child`, whose program is `name`.
-int exit_code_of(pid_t child, const std::string& name) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::seconds(kTokenizerSeconds);
-  while (!launch::has_ended(child)) {
-    if (Clock::now() > deadline) {
-      ::kill(child, SIGKILL);
-      launch::reap(child);
-      throw ConfigError(
-          str(name, " did not answer for ", kTokenizerSeconds, " s: penstock.tokenize.text"));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  const launch::Ending ending = launch::reap(child);
-  return ending.kind == launch::Ending::Kind::Exited ? ending.value : 128 + ending.value;
-}
-
-// What the helper prints to `output`, given `input`.  Returns: its exit code.
-int run(std::vector<std::string> words, int input, int output) {
-  const std::vector<char*> argv = pointers_to(words);
-  std::vector<std::string> variables = python_environment();
-  const std::vector<char*> environment = pointers_to(variables);
-  const pid_t child = ::fork();
-  if (child < 0) throw Error(str("cannot start ", words[0], ": ", std::strerror(errno)));
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::dup2(input, STDIN_FILENO);
-    ::dup2(output, STDOUT_FILENO);
-    ::execvpe(argv[0], argv.data(), environment.data());
-    ::_exit(127);
-  }
-  return exit_code_of(child, words[0]);
-}
 
 std::string ask(const std::string& action, const std::string& folder, const std::string& input,
                 const std::string& without_python) {
   const FileDescriptor in = memory_file("penstock-text"), out = memory_file("penstock-answer");
   write_whole(in.get(), input);
   ::lseek(in.get(), 0, SEEK_SET);
-  const int code = run({python(), "-c", kRunSafely, action, folder}, in.get(), out.get());
+  const int code = await_tokenizer(start_tokenizer(action, folder, in.get(), out.get()));
   if (code == 0) return read_whole(out.get());
-  throw ConfigError(str("the tokenizer of ", quoted_path(folder), " cannot be asked: ", python(),
-                        code == 127 ? " is not there" : str(" ended with ", code)),
-                    {"it takes Python with the packages penstock and tokenizers; PENSTOCK_PYTHON "
-                     "names another one",
-                     "without Python, " + without_python});
+  throw tokenizer_error(folder, code, without_python);
 }
 
 std::vector<std::int64_t> numbers_in(const std::string& answer) {
@@ -120,11 +33,6 @@ std::vector<std::int64_t> numbers_in(const std::string& answer) {
 std::vector<std::int64_t> tokens_of(const std::string& text, const std::string& folder,
                                     const std::string& without_python) {
   return numbers_in(ask("encode", folder, text, without_python));
-}
-
-std::vector<std::int64_t> chat_tokens_of(const std::string& text, const std::string& folder,
-                                         const std::string& without_python) {
-  return numbers_in(ask("chat", folder, text, without_python));
 }
 
 std::string text_of(const std::vector<std::int64_t>& tokens, const std::string& folder,

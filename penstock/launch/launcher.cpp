@@ -113,6 +113,10 @@ class Launch {
 
   void take_signals() {
     while (const auto signal = signals_.take()) {
+      if (*signal == SIGINT && options_.interrupted && !seen_.stop_signal) {
+        options_.interrupted();
+        continue;
+      }
       was_asked_ = true;
       if (!seen_.stop_signal && !ending_started_) {
         stop_after_step(*signal);

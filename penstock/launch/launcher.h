@@ -21,6 +21,7 @@
 // Thread safety: one launch at a time in a process, because of the signal handlers.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <optional>
 #include <string>
@@ -75,6 +76,8 @@ struct LaunchOptions {
   std::uint16_t master_port = 0;   // 0: a free one.
   StoreSocket store_socket = StoreSocket::Program;
   ControlChannel channel = ControlChannel::Optional;
+  // Hears of Ctrl-C until another signal stops the run; empty: Ctrl-C stops it, too.
+  std::function<void()> interrupted{};
   // What is said of a run that was asked to stop; empty: nothing.
   std::string stop_note = "the same command starts it again, from the first step";
   std::ostream* messages = nullptr;  // What a user should see while it happens, and the summary.

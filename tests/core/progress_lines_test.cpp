@@ -1,40 +1,73 @@
 #include "penstock/core/progress_lines.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <array>
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace penstock {
 namespace {
 
-// What is told of work on 3 MiB, of which so many bytes are done one after the other.
-std::string told(std::initializer_list<std::uint64_t> done, std::chrono::nanoseconds every) {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(::pipe(ends.data()), 0);
-  {
-    Output output(ends[1]);
-    ProgressLines lines(output, "reading x", std::uint64_t{3} << 20, every);
-    for (const std::uint64_t bytes : done) lines.add(bytes);
+using std::chrono::milliseconds;
+
+// What lines say, for who waits for so many of them.
+class Told {
+ public:
+  ProgressLines::Write write() {
+    return [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back(line);
+      changed_.notify_all();
+    };
   }
-  ::close(ends[1]);
-  std::string text(4096, '\0');
-  const ssize_t count = ::read(ends[0], text.data(), text.size());
-  ::close(ends[0]);
-  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
-  return text;
+  std::vector<std::string> wait_for(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(30), [&] { return lines_.size() >= count; });
+    return lines_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> lines_;
+};
+
+TEST(ProgressLines, TellOfAPartThatIsNotOver) {
+  Told told;
+  ProgressLines lines(told.write(), milliseconds(1));
+  lines.at("reading x");
+  EXPECT_EQ(told.wait_for(1), std::vector<std::string>{"penstock: reading x"});
 }
 
-TEST(ProgressLines, SayHowMuchIsDoneAndNeverMoreThanAll) {
-  EXPECT_EQ(told({1 << 20, 1 << 20, 5 << 20}, std::chrono::nanoseconds(0)),
-            "penstock: reading x: 1.0 MiB of 3.0 MiB\n"
-            "penstock: reading x: 2.0 MiB of 3.0 MiB\n"
-            "penstock: reading x: 3.0 MiB of 3.0 MiB\n");
+TEST(ProgressLines, SayNothingTwiceInARow) {
+  Told told;
+  ProgressLines lines(told.write(), milliseconds(1));
+  lines.at("a");
+  told.wait_for(1);
+  lines.at("a");
+  lines.at("reading", 3, 9, "files");
+  const std::vector<std::string> all = {"penstock: a", "penstock: reading: 3 of 9 files"};
+  EXPECT_EQ(told.wait_for(2), all);
 }
 
 TEST(ProgressLines, AreNotOfShortWork) {
-  EXPECT_EQ(told({1 << 20, 2 << 20}, std::chrono::hours(1)), "");
+  Told told;
+  {
+    ProgressLines lines(told.write(), std::chrono::hours(1));
+    lines.at("reading x");
+  }
+  EXPECT_TRUE(told.wait_for(0).empty());
+}
+
+TEST(ByteProgress, IsNeverMoreThanAll) {
+  constexpr std::uint64_t kMebi = 1 << 20;
+  ByteProgress progress("reading x", 3 * kMebi);
+  progress.add(kMebi);
+  EXPECT_EQ(progress.text(), "reading x: 1.0 MiB of 3.0 MiB");
+  progress.add(5 * kMebi);
+  EXPECT_EQ(progress.text(), "reading x: 3.0 MiB of 3.0 MiB");
 }
 
 }  // namespace

@@ -70,6 +70,27 @@ class Evaluate(ProcessTest):
         self.assertNotEqual(first["loss"], newest["loss"])
         self.assertEqual(first["tokens"], newest["tokens"])
 
+    def test_each_set_has_a_result_of_its_own(self) -> None:
+        run = self.trained()
+        (self.folder / "more.bin").write_bytes(array.array("H", range(SEQUENCE * 3 + 1)).tobytes())
+        config, more = self.folder / "gpt.json", self.folder / "more.bin"
+        words = ("--set", "data.format=uint16", "--run", run, "--resume", "auto")
+        sets = ("--data", f"random={self.tokens}", "--data", more)
+        told = json.loads(self.evaluate(config, *sets, *words, "--json").out)["sets"]
+        self.assertEqual(list(told), ["random", "more"])
+        self.assertEqual(told["random"], self.told(run))
+        self.assertEqual((told["more"]["samples"], told["more"]["left_out"]), (3, 0))
+        one = ("--data", f"a={more}", "--set", "mesh.pipe=2")
+        told_one = json.loads(self.evaluate(config, *one, *words, "--json").out)["sets"]
+        self.assertEqual(told_one, {"a": told["more"]})
+        lines = self.evaluate(config, *sets, *words).out.splitlines()
+        self.assertRegex(lines[0], r"^random: loss \S+ nats a token, perplexity \S+; 336 tokens")
+        self.assertTrue(lines[1].startswith("more: loss "), lines)
+        self.assertEqual(len(lines), 2)
+        twice = ("--data", more, "--data", f"more={self.tokens}")
+        self.assertIn('both named "more"', self.evaluate(config, *twice, *words, code=2).err)
+        self.assertIn("names no file", self.evaluate(config, "--data", "a=", *words, code=2).err)
+
     def test_bad_input_is_refused(self) -> None:
         config = self.config("no_data.json", data={"path": ""})
         data = ("--data", self.tokens)

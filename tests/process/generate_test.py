@@ -12,6 +12,7 @@ import signal
 import time
 import unittest
 
+import support
 from model_folders import TINY_LLAMA, write_gpt2, write_llama, write_random_weights
 from support import PENSTOCK, ProcessTest
 
@@ -152,11 +153,30 @@ class Generate(ProcessTest):
     def test_it_stops_when_it_is_asked_to(self) -> None:
         words = ("--tokens", "3,1,4", "--max-tokens", 1 << 20, "--pipe", 2)
         started = self.start(PENSTOCK, "generate", self.model, *words)
-        time.sleep(2)
+        started.await_text(",", times=20)  # Tokens are written as they come.
+        started.process.send_signal(signal.SIGTERM)
+        result = started.wait()
+        self.assert_code(result, 75)
+        self.assertRegex(result.out, r"\A\d+(,\d+)*\n\Z")
+        self.assert_nothing_left()
+
+    def test_it_stops_before_the_first_token(self) -> None:
+        started = self.start(PENSTOCK, "generate", self.model, "--tokens", "3", "--max-tokens", 9)
+        deadline = time.monotonic() + support.PATIENCE
+        while not started.ranks() and time.monotonic() < deadline:
+            time.sleep(0.001)
         started.process.send_signal(signal.SIGTERM)
         result = started.wait()
         self.assert_code(result, 75)
         self.assertEqual(result.out, "")
+        self.assert_nothing_left()
+
+    def test_it_ends_when_nobody_reads_any_more(self) -> None:
+        script = 'set -o pipefail; "$0" generate "$1" --tokens 3 --max-tokens 9999999 | head -c 20'
+        result = self.run_words("bash", "-c", script, PENSTOCK, self.model)
+        self.assert_code(result, 1)
+        self.assertEqual(len(result.out), 20)
+        self.assertIn("cannot write to the standard output", result.err)
         self.assert_nothing_left()
 
     def test_a_prompt_without_a_tokenizer_says_what_helps(self) -> None:

@@ -428,8 +428,17 @@ def losses(directory: Path) -> list[tuple[str, str, str]]:
     return rows
 
 
+# Of lines that come where a machine is slow.
+PROGRESS = (
+    *("bounds of layouts: ", "simulating layouts: ", "cutting stages of ", "what would fit: "),
+    *("evaluate: reading ", "evaluate: building ", "evaluate: evaluating"),
+    *("generate: reading ", "generate: building "),
+)
+
+
 def root_causes(text: str) -> list[str]:
     """The lines that say why a run ended."""
     said = ("stopping", "pipe(", "resumed", "starting the run", " saved: ", "costs have changed")
+    said += PROGRESS
     lines = [line[10:] for line in text.splitlines() if line.startswith("penstock: ")]
     return [line for line in lines if not any(word in line[:40] for word in said)]

@@ -424,11 +424,11 @@ def test_a_question_ends_where_its_answer_begins(tmp_path, chatml):
     for text in ("the river", "an <|im_end|>"):
         done = subprocess.run(
             [sys.executable, "-m", "penstock.tokenize.text", "chat", str(tmp_path / "tok")],
-            input=text.encode(),
+            input=json.dumps({"do": "say", "text": text}).encode(),
             capture_output=True,
         )
         assert done.returncode == 0, done.stderr
-        tokens = [int(each) for each in done.stdout.split()]
+        tokens = json.loads(done.stdout)["tokens"]
         asked = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         assert chatml.decode(tokens, skip_special_tokens=False) == asked
         assert tokens.count(chatml.token_to_id("<|im_end|>")) == 1

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -15,8 +13,8 @@
 #include "penstock/core/byte_size.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
-#include "penstock/core/output.h"
 #include "penstock/core/output_lock.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/files/checkpoint/checkpoints_at.h"
@@ -116,13 +114,12 @@ int run_merge(const CheckpointCommand& command) {
   become({"merge", command.path, command.other, command.to});
 }
 
-void verify_all(SavedCheckpoint& saved, Output& output) {
-  ProgressLines progress(output, str("verifying ", saved.folder()), saved.manifest().bytes());
+void verify_all(SavedCheckpoint& saved) {
+  ByteProgress progress(str("verifying ", saved.folder()), saved.manifest().bytes());
   saved.verify([&] { progress.add(checkpoint::kChunkBytes); });
 }
 
 int run_verify(const CheckpointCommand& command) {
-  Output output(STDERR_FILENO);
   int exit_code = static_cast<int>(ExitCode::Ok);
   std::string text;
   std::vector<std::string> objects;
@@ -130,7 +127,7 @@ int run_verify(const CheckpointCommand& command) {
     std::string problem;
     try {
       SavedCheckpoint saved(each.folder);
-      verify_all(saved, output);
+      verify_all(saved);
     } catch (const CheckpointError& error) {
       problem = error.what();
       exit_code = static_cast<int>(ExitCode::Checkpoint);
@@ -179,9 +176,7 @@ std::string text_of(const SavedCheckpoint& a, const SavedCheckpoint& b,
 
 int run_diff(const CheckpointCommand& command) {
   SavedCheckpoint a(newest_at(command.path)), b(newest_at(command.other));
-  Output output(STDERR_FILENO);
-  ProgressLines progress(output, str("comparing ", a.folder(), " and ", b.folder()),
-                         a.manifest().bytes());
+  ByteProgress progress(str("comparing ", a.folder(), " and ", b.folder()), a.manifest().bytes());
   const checkpoint::Difference found =
       checkpoint::difference(a, b, [&](std::uint64_t bytes) { progress.add(bytes); });
   write_output(command.json ? json_of(a, b, found) : text_of(a, b, found), "");
@@ -206,20 +201,19 @@ int run_prune(const CheckpointCommand& command) {
   std::optional<OutputLock> run;  // A run that saves nothing has its directory for itself, too.
   if (path != command.path) run.emplace(OutputLock::of_folder(command.path, "checkpoints"));
   const checkpoint::CheckpointDirectory directory(path);
-  Output output(STDERR_FILENO);
   if (!directory.missing_lock().empty()) {
-    output.write(str("penstock: warning: runs are not kept from saving there meanwhile: ",
-                     directory.missing_lock(), "\n"));
+    write_message(str("penstock: warning: runs are not kept from saving there meanwhile: ",
+                      directory.missing_lock()));
   }
   const auto all = checkpoint::checkpoints_in(path);
   if (!all.empty()) {  // The one to fall back on.
     SavedCheckpoint newest(all.front().folder);
-    verify_all(newest, output);
+    verify_all(newest);
   }
   const std::vector<Found> going = checkpoint::not_kept(all, command.keep);
   std::uint64_t bytes = 0;
   for (const Found& old : going) bytes += bytes_on_disk(old.folder);
-  ProgressLines progress(output, str("removing checkpoints in ", path), bytes);
+  ByteProgress progress(str("removing checkpoints in ", path), bytes);
   std::string text;
   std::vector<std::string> removed, kept;
   for (const Found& each : all) {

@@ -1,6 +1,4 @@
 // The files of a checkpoint written anew: export.
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -10,7 +8,6 @@
 #include "penstock/core/byte_size.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
-#include "penstock/core/output.h"
 #include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/files/checkpoint/export.h"
@@ -99,9 +96,7 @@ int run_export(const CheckpointCommand& command) {
       .type = type_to_export(command.type),
       .file_bytes_max = file_bytes_max(command.shard_bytes_max)};
   SavedCheckpoint from(newest_at(command.path));
-  Output output(STDERR_FILENO);
-  ProgressLines progress(output, str("exporting ", from.folder()),
-                         bytes_to_read(from.manifest(), options));
+  ByteProgress progress(str("exporting ", from.folder()), bytes_to_read(from.manifest(), options));
   const checkpoint::Export made = export_weights(from, command.other, options,
                                                  [&](std::uint64_t bytes) { progress.add(bytes); });
   if (command.json) {

@@ -12,6 +12,7 @@
 #include "penstock/config/read.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/choose/planner.h"
 #include "penstock/plan/config/optimizer_states.h"
@@ -383,6 +384,7 @@ int run_plan(const PlanCommand& given) {
   const Times times = times_of(command.inputs, read.config, layers);
   const Links links = links_of(command.inputs, times);
   const Files files = files_of(command.offload);
+  ProgressLines lines;
   Request request{.config = read.config,
                   .layers = layers,
                   .family = all_layers.shaped ? shape->family : "",
@@ -394,11 +396,10 @@ int run_plan(const PlanCommand& given) {
                   .kernels = times.kernels,
                   .file_bandwidth = files.bandwidth,
                   .file_folder = files.folder,
-                  .top = command.top};
-  if (all_layers.shaped) {
-    request.make_size = [&all_layers](const choose::Layout& layout) {
-      return all_layers.shaped->size_of(layout);
-    };
+                  .top = command.top,
+                  .at = [&lines](const std::string& what) { lines.at("plan: " + what); }};
+  if (const auto& shaped = all_layers.shaped) {
+    request.make_size = [&shaped](const choose::Layout& layout) { return shaped->size_of(layout); };
   }
   const PlanQuestion question{.config = command.inputs.config,
                               .costs = times.origin,

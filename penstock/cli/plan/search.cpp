@@ -11,8 +11,7 @@
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
-#include "penstock/core/pace.h"
-#include "penstock/core/program_output.h"
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/render/number.h"
 #include "penstock/plan/schedule/json.h"
@@ -107,9 +106,9 @@ search::Request request_of(const SearchCommand& command) {
           .memory_max = memory_of(command.memory, "search")};
 }
 
-void tell(const search::Progress& progress) {
-  write_message(str("penstock: search: makespan ", significant(progress.makespan), ", at least ",
-                    significant(progress.lower_bound), ", after ", progress.rounds, " rounds"));
+std::string text_of(const search::Progress& progress) {
+  return str("search: makespan ", significant(progress.makespan), ", at least ",
+             significant(progress.lower_bound), ", after ", progress.rounds, " rounds");
 }
 
 std::string placement_text(const Result& result) {
@@ -185,9 +184,9 @@ int run_search(const SearchCommand& command, const CLI::App& app) {
     throw ConfigError(str("search: ", name, ": nothing is gathered or reduced in a search"));
   }
   const Clock::time_point end = Clock::now() + time_of(command.time);
-  Pace pace(std::chrono::seconds(5));
+  ProgressLines lines;
   search::Budget budget{.seed = command.seed, .progress = [&](const search::Progress& progress) {
-                          if (pace.is_due()) tell(progress);
+                          lines.at(text_of(progress));
                         }};
   if (command.rounds) {
     budget.rounds = *command.rounds;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <utility>
 
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/core/error.h"
@@ -102,13 +103,15 @@ launch::LaunchOptions rank_launch(const std::string& subcommand, const TrainComm
 int run_ranks_once(const std::string& subcommand, const std::vector<std::string>& words,
                    const TrainCommand& command, const RankStart& start,
                    const config::Config& config,
-                   const std::vector<std::pair<std::string, std::string>>& variables) {
+                   const std::vector<std::pair<std::string, std::string>>& variables,
+                   std::function<void()> interrupted) {
   const std::int64_t nproc = local_ranks(command, config.mesh);
   check_run(start, config, nproc);
   Output output(STDERR_FILENO);
   OutputStream messages(output);
   launch::LaunchOptions options = rank_launch(subcommand, command, config, nproc, messages);
   options.stop_note.clear();
+  options.interrupted = std::move(interrupted);
   std::ranges::copy(words, std::back_inserter(options.program));
   std::ranges::copy(variables, std::back_inserter(options.environment));
   const HandedOn handed_on(start);

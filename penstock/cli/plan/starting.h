@@ -4,6 +4,7 @@
 // train.cpp, evaluate.cpp and generate.cpp use it.  Knows no run directory.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -39,11 +40,13 @@ void refuse_launching(const TrainCommand& command, const launch::LauncherEnviron
 
 // Starts ranks once, and waits for them: those that run `subcommand` of the program with the
 // tensors, with these words, and begin with `start`.  `variables`: more of their environment.
+// `interrupted`: as in LaunchOptions.
 // Returns: their exit code.
 int run_ranks_once(const std::string& subcommand, const std::vector<std::string>& words,
                    const TrainCommand& command, const RankStart& start,
                    const config::Config& config,
-                   const std::vector<std::pair<std::string, std::string>>& variables = {});
+                   const std::vector<std::pair<std::string, std::string>>& variables = {},
+                   std::function<void()> interrupted = {});
 
 // The launch of `nproc` ranks that run `subcommand` of the program with the tensors; its words, and
 // the variable of what it starts with, are to be added.  `messages` outlives what is returned.

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "penstock/cli/emulate_command.h"
 #include "penstock/cli/generation.h"
@@ -41,9 +42,12 @@ int run(int argc, char** argv) {
   bool json = false;
   CLI::App* evaluate = app.add_subcommand("evaluate", "be one rank of an evaluation");
   evaluate->add_flag("--json", json);
+  std::vector<std::string> sets;  // NAME=PATH.
+  evaluate->add_option("--set", sets)->allow_extra_args(false);
   penstock::cli::Generation generation;
   CLI::App* generate = app.add_subcommand("generate", "be one rank that generates");
   penstock::cli::declare_generation(*generate, generation);
+  penstock::cli::declare_ends(*generate, generation);
   penstock::cli::MemoryCommand memory_command;
   CLI::App* memory = app.add_subcommand("memory", "tell the memory of a run");
   penstock::cli::declare_memory(*memory, memory_command);
@@ -74,10 +78,13 @@ int run(int argc, char** argv) {
   check_launcher_version();
   if (merge->parsed()) return penstock::cli::run_merge(merge_command);
   if (evaluate->parsed()) {
-    const auto work = [&](auto&&... all) {
-      return penstock::run::evaluate(
-          all..., json ? penstock::ResultForm::Json : penstock::ResultForm::Text);
-    };
+    penstock::run::Evaluated what;
+    if (json) what.form = penstock::ResultForm::Json;
+    for (const std::string& set : sets) {
+      const std::size_t at = set.find('=');
+      what.sets.push_back({.name = set.substr(0, at), .path = set.substr(at + 1)});
+    }
+    const auto work = [&](auto&&... all) { return penstock::run::evaluate(all..., what); };
     return penstock::cli::run_rank(penstock::cli::handed_on(), work);
   }
   if (generate->parsed()) return penstock::cli::run_generate(generation);

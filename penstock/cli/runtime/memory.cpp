@@ -10,12 +10,12 @@
 #include <set>
 #include <utility>
 
-#include "penstock/cli/runtime/late_lines.h"
 #include "penstock/config/read.h"
 #include "penstock/config/validate.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/program_output.h"
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
 #include "penstock/plan/memory/layers_file.h"
@@ -159,7 +159,7 @@ struct Told {
   bool is_cuda = false;  // The device that the configuration names.
   memory::Copies copies = memory::Copies::Absent;
   probe::Place place;
-  std::unique_ptr<LateLines> lines = std::make_unique<LateLines>();
+  std::unique_ptr<ProgressLines> lines = std::make_unique<ProgressLines>();
 
   Told(const MemoryCommand& command, const config::Config& config)
       : by_shape(!command.measure && emulate::can_run_by_shape()),
@@ -183,13 +183,12 @@ struct Told {
     const at::Tensor tokens =
         at::zeros({batch.micro_batch_size, config.model.sequence_length / context}, at::kLong);
     const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
-    return {.inputs = tokens,
-            .targets = tokens,
-            .batch_bytes = samples * sample_bytes(config.model),
-            .place = place,
-            .begins = [this](const std::string& what) {
-              lines->begin(str("penstock: memory: measuring ", what));
-            }};
+    return {
+        .inputs = tokens,
+        .targets = tokens,
+        .batch_bytes = samples * sample_bytes(config.model),
+        .place = place,
+        .begins = [this](const std::string& what) { lines->at(str("memory: measuring ", what)); }};
   }
 };
 

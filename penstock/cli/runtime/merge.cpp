@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "penstock/core/output.h"
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/folder.h"
 #include "penstock/runtime/hugging_face/adapter_folder.h"
@@ -11,7 +12,10 @@ namespace penstock::cli {
 
 int run_merge(const MergeCommand& command) {
   const hugging_face::ModelFolder model(command.model);
-  const std::int64_t linears = hugging_face::merge_adapters(command.adapters, model, command.to);
+  ProgressLines lines;
+  const std::int64_t linears =
+      hugging_face::merge_adapters(command.adapters, model, command.to,
+                                   [&](const std::string& what) { lines.at("merge: " + what); });
   Output(STDOUT_FILENO)
       .write(str("merged: the adapters of ", linears, " linears, into ", command.to, "\n"));
   return 0;

@@ -13,8 +13,8 @@
 #include "penstock/config/read.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
-#include "penstock/core/pace.h"
 #include "penstock/core/program_output.h"
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/rank_environment.h"
 #include "penstock/partition/partition.h"
@@ -142,10 +142,6 @@ std::string stages_text(const std::vector<Cost>& stages) {
   return text_table(rows);
 }
 
-void tell(double share) {
-  write_message(str("penstock: profile: ", static_cast<int>(100.0 * share), "% of the time"));
-}
-
 // A microbatch of random tokens.
 run::TrainingInputs random_inputs(const config::ModelConfig& model, std::int64_t vocabulary,
                                   std::int64_t microbatch) {
@@ -178,12 +174,13 @@ int measure(const ProfileCommand& command, const config::Config& config) {
   const auto schedule = lower::training_program(train::program_of(options));
   at::set_num_threads(threads_of(command, ranks));
 
-  Pace pace(std::chrono::seconds(2));
+  ProgressLines lines;
   const ModelTimes times =
       run::layer_times(options, model.layers, model.loss,
                        random_inputs(config.model, model.vocabulary, batch.micro_batch_size),
                        {.seconds = command.seconds, .progress = [&](double share) {
-                          if (pace.is_due()) tell(share);
+                          const auto percents = static_cast<int>(100.0 * share);
+                          lines.at(str("profile: ", percents, "% of the time"));
                         }});
   const std::vector<Cost> layers = costs_of_layers(times, model.layers.size());
   const partition::ModelMeta meta = nn::meta_of(model.layers);

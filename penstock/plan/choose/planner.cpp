@@ -307,6 +307,7 @@ Plans plan(const Request& request) {
   Plans plans{.layouts = std::ssize(layouts)};
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> entries;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
+    request.at(str("bounds of layouts: ", i, " of ", layouts.size()));
     const std::int64_t bytes = planner.least_bytes(layouts[i]);
     if (bytes > request.memory_max) {
       plans.too_large.push_back({.layout = layouts[i], .bytes = bytes});
@@ -320,6 +321,8 @@ Plans plan(const Request& request) {
   std::int64_t found = 0;
   while (!entries.empty() && std::ssize(plans.candidates) < request.top &&
          found < kFoundMax * request.top) {
+    request.at(str("simulating layouts: ", plans.simulated, " of at most ", layouts.size(), "; ",
+                   plans.candidates.size(), " of ", request.top, " candidates found"));
     const Entry entry = entries.top();
     entries.pop();
     const Layout& layout = layouts[entry.layout];
@@ -352,6 +355,7 @@ Plans plan(const Request& request) {
 Priced price(const Request& request, const AskedLayout& asked) {
   check(request.config);
   Planner planner(request);
+  request.at(str("cutting stages of ", to_string(asked.layout)));
   const partition::Partition stages =
       asked.stages == Stages::Even ? planner.even(asked.layout) : planner.cut(asked.layout);
   return planner.priced(asked.layout, stages);
@@ -376,6 +380,7 @@ TooLarge least_memory(const Request& request, std::size_t count) {
   if (layouts.size() > count) layouts.resize(count);
   TooLarge least{.bytes = std::numeric_limits<std::int64_t>::max()};
   for (const Layout& layout : layouts) {
+    request.at(str("what would fit: ", to_string(layout)));
     if (planner.least_bytes(layout) >= least.bytes) break;
     const std::int64_t bytes = fullest(planner.memory_of(layout, planner.balanced(layout)));
     if (bytes < least.bytes) least = {.layout = layout, .bytes = bytes};

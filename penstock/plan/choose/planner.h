@@ -41,6 +41,8 @@ struct Request {
   double file_bandwidth = 0.0;   // Bytes a second of files, reading and writing, for each rank.
   std::string file_folder = {};  // Folder of files, for configurations that are written.
   std::int32_t top = 10;         // Candidates to find, those that are equal as one.
+  // Hears what is done next, for who waits.
+  std::function<void(const std::string& what)> at = [](const std::string&) {};
 };
 
 struct Candidate {

@@ -299,7 +299,8 @@ class Merging {
 }  // namespace
 
 std::int64_t merge_adapters(const std::string& adapters, const ModelFolder& model,
-                            const std::string& to, const std::function<void()>& advanced) {
+                            const std::string& to,
+                            const std::function<void(const std::string& what)>& at) {
   Merging merging(adapters, model);
   const weights::TensorFiles files(model.path());
   std::map<std::string, std::vector<std::string>> shards;
@@ -318,19 +319,20 @@ std::int64_t merge_adapters(const std::string& adapters, const ModelFolder& mode
   for (const auto& [file, names] : shards) {
     weights::NamedTensors tensors;
     for (const std::string& name : names) {
+      at(str("merging ", name));
       const at::Tensor tensor = files.whole(name);
       tensors.emplace_back(name, merging.merged(name, tensor).contiguous());
       index.total_bytes += static_cast<std::int64_t>(tensor.nbytes());
-      advanced();
     }
     const auto number = static_cast<std::int32_t>(index.names.size());
-    weights::write_safetensors(str(to, "/", checkpoint::model_file(number, count, merged.series())),
-                               tensors, {{"format", "pt"}}, advanced);
+    const std::string name = checkpoint::model_file(number, count, merged.series());
+    at(str("writing ", name));
+    weights::write_safetensors(str(to, "/", name), tensors, {{"format", "pt"}}, [] {});
     index.names.push_back(names);
   }
   merging.finish();
   copy_other_files(model.path(), to);
-  merged.put_in_place(index, advanced);
+  merged.put_in_place(index, [] {});
   return merging.linears();
 }
 

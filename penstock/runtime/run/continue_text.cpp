@@ -4,15 +4,18 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/mesh/groups.h"
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/folder.h"
 #include "penstock/nn/decoder.h"
@@ -93,6 +96,9 @@ class GeneratingStage {
     }
   }
 
+  // The next tokens are the first ones.
+  void forget() { caches_ = std::vector<nn::KeyValueCache>(layers_.size()); }
+
   // Runs tokens behind `past` others.  Behind the blocks, only the last token goes on.
   at::Tensor run(std::int64_t past, at::Tensor x) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -114,20 +120,27 @@ class ContinuedText {
  public:
   ContinuedText(const config::ReadConfig& read, comm::Communicator& communicator,
                 c10::Device device, const RunHooks& hooks, const Continuation& wanted,
-                const HearToken& hear)
+                const Listener& listener)
       : config_(read.config),
         communicator_(communicator),
         device_(device),
         hooks_(hooks),
         wanted_(wanted),
-        hear_(hear) {}
+        listener_(listener),
+        generator_(
+            at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(wanted.seed))) {
+    if (is_first_rank()) {
+      lines_.emplace([this](const std::string& line) { hooks_.messages.write(line + "\n"); });
+    }
+  }
 
   ExitCode go() {
     const torch::NoGradGuard no_grad;
     check_layout();
     open();
     build();
-    const ExitCode code = generate();
+    lines_.reset();
+    const ExitCode code = wanted_.prompt.empty() ? talk() : answer(wanted_.prompt);
     const Phase leaving(progress_, "leaving");
     const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
     communicator_.barrier("end");
@@ -158,11 +171,25 @@ class ContinuedText {
 
   void open() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
+    at("reading the model's description");
     folder_.emplace(config_.model.path);
     hugging_face::GenerationConfig texts = hugging_face::read_generation_config(config_.model.path);
     ends_ = std::move(texts.ends);
+    ends_.insert(ends_.end(), wanted_.ends.begin(), wanted_.ends.end());
     if (is_first_rank() && !texts.passed_over.empty()) tell_passed_over(texts.passed_over);
-    check_prompt();
+    if (wanted_.prompt.empty()) return;
+    check_tokens(wanted_.prompt);
+    const nn::DecoderOptions& options = folder_->options();
+    const std::int64_t all = std::ssize(wanted_.prompt) + wanted_.tokens;
+    if (options.rotary) return check_rotary(*options.rotary, all - 1);
+    if (all <= options.positions) return;
+    throw ConfigError(str("generate: a prompt of ", counted(wanted_.prompt, "token"), " and ",
+                          wanted_.tokens, " more: the model has ",
+                          counted(options.positions, "position")));
+  }
+
+  void at(const std::string& what) {
+    if (lines_) lines_->at("generate: " + what);
   }
 
   void tell_passed_over(const std::vector<std::string>& said) const {
@@ -171,21 +198,24 @@ class ContinuedText {
                               "tokens are chosen\n"));
   }
 
-  void check_prompt() const {
-    const nn::DecoderOptions& options = folder_->options();
-    if (wanted_.prompt.empty()) throw ConfigError("generate: the prompt has no tokens");
-    for (const std::int64_t token : wanted_.prompt) {
-      if (token >= 0 && token < options.vocabulary) continue;
+  void check_tokens(const std::vector<std::int64_t>& tokens) const {
+    const std::int64_t vocabulary = folder_->options().vocabulary;
+    for (const std::int64_t token : tokens) {
+      if (token >= 0 && token < vocabulary) continue;
       throw ConfigError(str("generate: token ", token,
                             " of the prompt; the model's vocabulary has ", "0 to ",
-                            options.vocabulary - 1));
+                            vocabulary - 1));
     }
-    const std::int64_t all = std::ssize(wanted_.prompt) + wanted_.tokens;
-    if (options.rotary) return check_rotary(*options.rotary, all - 1);
-    if (all <= options.positions) return;
-    throw ConfigError(str("generate: a prompt of ", counted(wanted_.prompt, "token"), " and ",
-                          wanted_.tokens, " more: the model has ",
-                          counted(options.positions, "position")));
+  }
+
+  // Positions that a text has at most, which begins with so many tokens.
+  std::int64_t positions_max(std::size_t begin) const {
+    const nn::DecoderOptions& options = folder_->options();
+    if (!options.rotary) return options.positions;
+    const std::int64_t limit = options.rotary->original_positions;
+    const bool has_two_turns = options.rotary->scaling == nn::RotaryScaling::LongRope;
+    if (has_two_turns && static_cast<std::int64_t>(begin) <= limit) return limit;
+    return std::numeric_limits<std::int64_t>::max();
   }
 
   // `seen`: tokens that the model is given.  The last one that it writes is not.
@@ -202,6 +232,7 @@ class ContinuedText {
 
   void build() {
     const Phase building(progress_, "building the model", Files::Used);
+    at("building the model");
     agree();
     const auto layers = folder_->layers();
     const auto partition =
@@ -233,23 +264,71 @@ class ContinuedText {
     train::agree_on(train::Occasion::Generation, facts, communicator_);
   }
 
-  ExitCode generate() {
+  // Answers each prompt that comes, until none will.
+  ExitCode talk() {
+    const Phase talking(progress_, "waiting for prompts");
+    while (true) {
+      NextPrompt next = is_first_rank() ? listener_.next_prompt() : NextPrompt{};
+      const at::Tensor shared = at::tensor({std::int64_t{next.leaves ? 1 : 0},
+                                            std::ssize(next.prompt), std::int64_t{asked() ? 1 : 0}},
+                                           at::kLong);
+      add_up(shared, "waiting for the next prompt");
+      const auto value = [&](std::int64_t i) { return shared[i].item<std::int64_t>(); };
+      if (value(2) > 0) return asked().value_or(ExitCode::Preempted);
+      if (value(0) > 0) return ExitCode::Ok;
+      if (value(1) == 0) continue;
+      const at::Tensor prompt =
+          is_first_rank() ? at::tensor(next.prompt, at::kLong) : at::zeros({value(1)}, at::kLong);
+      add_up(prompt, "sharing the prompt");
+      const auto* const tokens = prompt.const_data_ptr<std::int64_t>();
+      const ExitCode code = answer({tokens, tokens + prompt.numel()});
+      if (code != ExitCode::Ok) return code;
+    }
+  }
+
+  ExitCode answer(const std::vector<std::int64_t>& prompt) {
     const Phase generating(progress_, "generating");
-    at::Generator generator =
-        at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(wanted_.seed));
-    std::vector<std::int64_t> tokens = wanted_.prompt;
-    std::int64_t past = 0;
+    check_tokens(prompt);
+    std::vector<std::int64_t> tokens = behind_known(prompt);
+    AnswerEnd end = AnswerEnd::TokensMax;
     for (std::int64_t i = 0; i < wanted_.tokens; ++i) {
-      const at::Tensor logits = run(past, tokens);
-      past += std::ssize(tokens);
+      if (std::ssize(known_) + std::ssize(tokens) > positions_max(prompt.size())) {
+        end = AnswerEnd::Positions;
+        break;
+      }
+      const at::Tensor logits = run(std::ssize(known_), tokens);
+      known_.insert(known_.end(), tokens.begin(), tokens.end());
       const Step step =
-          share(chooses() ? nn::next_token(logits[0][-1], wanted_.sampling, generator) : 0);
+          share(chooses() ? nn::next_token(logits[0][-1], wanted_.sampling, generator_) : 0);
       if (step.stops) return asked().value_or(ExitCode::Preempted);
-      if (is_first_rank()) hear_(step.token);
+      end = AnswerEnd::Interrupted;
+      if (step.is_interrupted) break;
+      tell([&] { return listener_.hear(step.token); });
+      end = AnswerEnd::Token;
       if (std::ranges::find(ends_, step.token) != ends_.end()) break;
+      end = AnswerEnd::TokensMax;
       tokens = {step.token};
     }
+    tell([&] { return listener_.end(end); });
     return ExitCode::Ok;
+  }
+
+  // The tokens of a prompt that the layers have not seen yet.
+  std::vector<std::int64_t> behind_known(const std::vector<std::int64_t>& prompt) {
+    const bool goes_on = prompt.size() > known_.size() &&
+                         positions_max(known_.size()) == positions_max(prompt.size()) &&
+                         std::equal(known_.begin(), known_.end(), prompt.begin());
+    if (!goes_on) {
+      known_.clear();
+      stage_->forget();
+    }
+    return {prompt.begin() + std::ssize(known_), prompt.end()};
+  }
+
+  // Rank 0 tells whoever listens, for as long as that takes.
+  void tell(const std::function<bool()>& takes) {
+    if (!is_first_rank()) return;
+    while (!takes() && !asked()) progress_.advance();
   }
 
   // This stage's part of one pass of `tokens` through the pipeline, behind `past` others.
@@ -275,6 +354,7 @@ class ContinuedText {
   struct Step {
     std::int64_t token;
     bool stops;
+    bool is_interrupted;
   };
 
   // One rank chooses each token: the first of those that have the logits.
@@ -282,10 +362,19 @@ class ContinuedText {
 
   // The token that was chosen, and whether any rank was asked to stop: the same on every rank.
   Step share(std::int64_t token) {
-    const at::Tensor shared = at::tensor({token, std::int64_t{asked() ? 1 : 0}}, at::kLong);
-    const execute::WaitMark wait(progress_, "waiting for the next token");
-    communicator_.all_reduce(shared, all_)->wait();
-    return {.token = shared[0].item<std::int64_t>(), .stops = shared[1].item<std::int64_t>() > 0};
+    const bool interrupts = is_first_rank() && listener_.interrupts();
+    const at::Tensor shared = at::tensor(
+        {token, std::int64_t{asked() ? 1 : 0}, std::int64_t{interrupts ? 1 : 0}}, at::kLong);
+    add_up(shared, "waiting for the next token");
+    return {.token = shared[0].item<std::int64_t>(),
+            .stops = shared[1].item<std::int64_t>() > 0,
+            .is_interrupted = shared[2].item<std::int64_t>() > 0};
+  }
+
+  // The sum over all ranks.  REQUIRES: `why` is a string literal.
+  void add_up(const at::Tensor& summands, const char* why) {
+    const execute::WaitMark wait(progress_, why);
+    communicator_.all_reduce(summands, all_)->wait();
   }
 
   std::optional<ExitCode> asked() const {
@@ -297,7 +386,8 @@ class ContinuedText {
   c10::Device device_;
   const RunHooks& hooks_;
   const Continuation& wanted_;
-  const HearToken& hear_;
+  const Listener& listener_;
+  at::Generator generator_;
   execute::Progress progress_;
   std::optional<hugging_face::ModelFolder> folder_;
   std::vector<std::int64_t> ends_;
@@ -305,7 +395,9 @@ class ContinuedText {
   std::optional<SharingStage> sharing_;  // Absent: nobody shares the layers.
   std::optional<GeneratingStage> stage_;
   std::int64_t first_layer_ = 0;
-  bool takes_last_only_ = false;  // True of a stage that begins behind the last norm.
+  std::vector<std::int64_t> known_;     // Tokens that the layers have keys and values of.
+  std::optional<ProgressLines> lines_;  // Rank 0's, until it generates.
+  bool takes_last_only_ = false;        // True of a stage that begins behind the last norm.
   comm::Group all_;
   const rank::Watch watch_{communicator_, progress_, config_.launch};  // The first to go.
 };
@@ -314,9 +406,9 @@ class ContinuedText {
 
 ExitCode continue_text(const config::ReadConfig& read, comm::Communicator& communicator,
                        c10::Device device, const RunHooks& hooks, const Continuation& wanted,
-                       const HearToken& hear) {
+                       const Listener& listener) {
   return telling_others(communicator, [&] {
-    return ContinuedText(read, communicator, device, hooks, wanted, hear).go();
+    return ContinuedText(read, communicator, device, hooks, wanted, listener).go();
   });
 }
 

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/rank/watch.h"
 #include "penstock/runtime/run/configured_trainer.h"
@@ -27,21 +29,40 @@ struct Sum {
   double mean() const { return loss / tokens; }
 };
 
+// Files with one result.
+struct Set {
+  std::string name;  // Empty: it is the only one.
+  WholeCorpus corpus;
+  Sum sum = {};
+
+  std::string behind(const char* what) const { return name.empty() ? what : str(what, " ", name); }
+};
+
+config::Config with_data(config::Config config, const std::string& path) {
+  config.data.path = path;
+  config.data.sources.clear();
+  return config;
+}
+
 class Evaluation {
  public:
   Evaluation(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
-             const RunHooks& hooks, ResultForm form)
+             const RunHooks& hooks, const Evaluated& what)
       : config_(read.config),
         communicator_(communicator),
         hooks_(hooks),
-        form_(form),
-        trained_(config_, communicator, device, progress_) {}
+        what_(what),
+        trained_(config_, communicator, device, progress_) {
+    if (trained_.is_root()) {
+      lines_.emplace([this](const std::string& line) { hooks_.messages.write(line + "\n"); });
+    }
+  }
 
   ExitCode go() {
     open();
     build();
-    const ExitCode code = evaluate();
-    if (code == ExitCode::Ok && trained_.is_root()) tell();
+    const ExitCode code = evaluate_all();
+    if (code == ExitCode::Ok && trained_.is_root()) hooks_.results.write(result());
     const Phase leaving(progress_, "leaving");
     const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
     communicator_.barrier("end");
@@ -51,13 +72,21 @@ class Evaluation {
  private:
   void open() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
+    at("reading the model's description");
     trained_.read_model();
-    corpus_.emplace(config_, trained_.model());
+    if (what_.sets.empty()) sets_.push_back({"", WholeCorpus(config_, trained_.model())});
+    for (const config::ValidationSet& each : what_.sets) {
+      at(str("reading ", each.path));
+      sets_.push_back({each.name, WholeCorpus(with_data(config_, each.path), trained_.model())});
+    }
   }
 
   void build() {
     const Phase building(progress_, "building the model");
-    trained_.build(corpus_->facts(), train::LossScale::tokens());
+    at("building the model");
+    train::Facts facts;
+    for (const Set& set : sets_) facts.add(set.corpus.facts(set.name));
+    trained_.build(facts, train::LossScale::tokens());
     trained_.keep_freed_memory();
     const auto say = [this](const std::string& text) {
       if (trained_.is_root()) hooks_.messages.write(str("penstock: ", text, "\n"));
@@ -69,15 +98,25 @@ class Evaluation {
     throw ConfigError("evaluate: there is no checkpoint to evaluate");
   }
 
-  ExitCode evaluate() {
+  ExitCode evaluate_all() {
     const Phase evaluating(progress_, "evaluating");
-    const std::int64_t batch = trained_.batch_size();
-    for (std::int64_t first = 0; first < corpus_->samples(); first += batch) {
-      if (const auto code = stop_of_any()) return *code;
-      add(first);
+    for (Set& set : sets_) {
+      const ExitCode code = evaluate(set);
+      if (code != ExitCode::Ok) return code;
     }
-    if (sum_.tokens > 0) return ExitCode::Ok;
-    throw ConfigError("evaluate: no token of the files counts: their masks leave out all");
+    return ExitCode::Ok;
+  }
+
+  ExitCode evaluate(Set& set) {
+    const std::int64_t batch = trained_.batch_size(), samples = set.corpus.samples();
+    for (std::int64_t first = 0; first < samples; first += batch) {
+      if (lines_) lines_->at(set.behind("evaluate: evaluating"), first, samples, "samples");
+      if (const auto code = stop_of_any()) return *code;
+      add(set, first);
+    }
+    if (set.sum.tokens > 0) return ExitCode::Ok;
+    throw ConfigError(str("evaluate: ", set.behind("no token of the files"),
+                          " counts: their masks leave out all"));
   }
 
   // All ranks stop before the same batch, whichever of them was asked.
@@ -91,61 +130,83 @@ class Evaluation {
   }
 
   // The samples of a batch of all replicas, from number `first` on.
-  void add(std::int64_t first) {
+  void add(Set& set, std::int64_t first) {
     const train::LossScale scale = train::LossScale::tokens();
-    const Batch all = corpus_->read(first, trained_.batch_size());
+    const Batch all = set.corpus.read(first, trained_.batch_size());
     const double tokens = scale.weight(static_cast<double>(trained_.batch_size()), all.target);
     if (tokens == 0) return;  // Zero on every rank alike.
     const std::int64_t begin = trained_.first_sample(), end = begin + trained_.samples();
     const double loss = trained_.trainer().evaluate(all.input.slice(0, begin, end),
                                                     all.target.slice(0, begin, end));
     if (!std::isfinite(loss)) {
-      throw NumericsError(str("the loss of samples ", first, " to ",
-                              std::min(first + trained_.batch_size(), corpus_->samples()) - 1,
+      throw NumericsError(str("the loss of ", set.behind("samples"), " ", first, " to ",
+                              std::min(first + trained_.batch_size(), set.corpus.samples()) - 1,
                               " is ", shortest(loss)));
     }
-    sum_.loss += tokens * loss;
-    sum_.tokens += tokens;
+    set.sum.loss += tokens * loss;
+    set.sum.tokens += tokens;
   }
 
-  void tell() {
-    const double loss = sum_.mean(), perplexity = std::exp(loss);
-    const auto tokens = static_cast<std::int64_t>(sum_.tokens);
-    const std::int64_t in_samples = corpus_->samples() * config_.model.sequence_length;
-    // The first token of each file is predicted by none.
-    const std::int64_t left_out = corpus_->tokens() - corpus_->files() - in_samples;
-    if (form_ == ResultForm::Json) {
-      hooks_.results.write(str("{\"loss\": ", shortest(loss), ", \"perplexity\": ",
-                               std::isfinite(perplexity) ? shortest(perplexity) : "null",
-                               ", \"tokens\": ", tokens, ", \"samples\": ", corpus_->samples(),
-                               ", \"sequence_length\": ", config_.model.sequence_length,
-                               ", \"left_out\": ", left_out, "}\n"));
-      return;
+  // The first token of each file is predicted by none.
+  std::int64_t left_out(const Set& set) const {
+    const std::int64_t in_samples = set.corpus.samples() * config_.model.sequence_length;
+    return set.corpus.tokens() - set.corpus.files() - in_samples;
+  }
+
+  std::string json_of(const Set& set) const {
+    const double loss = set.sum.mean(), perplexity = std::exp(loss);
+    return str("{\"loss\": ", shortest(loss),
+               ", \"perplexity\": ", std::isfinite(perplexity) ? shortest(perplexity) : "null",
+               ", \"tokens\": ", static_cast<std::int64_t>(set.sum.tokens),
+               ", \"samples\": ", set.corpus.samples(),
+               ", \"sequence_length\": ", config_.model.sequence_length,
+               ", \"left_out\": ", left_out(set), "}");
+  }
+
+  std::string text_of(const Set& set) const {
+    const double loss = set.sum.mean();
+    return str("loss ", shortest(loss), " nats a token, perplexity ", shortest(std::exp(loss)),
+               set.name.empty() ? "\n" : "; ", static_cast<std::int64_t>(set.sum.tokens),
+               " tokens count, of ", set.corpus.samples(), " samples of ",
+               config_.model.sequence_length, "; ", left_out(set),
+               " at the ends of files are left out\n");
+  }
+
+  std::string result() const {
+    const bool is_json = what_.form == ResultForm::Json;
+    if (what_.sets.empty()) {
+      return is_json ? json_of(sets_.front()) + "\n" : text_of(sets_.front());
     }
-    hooks_.results.write(str("loss ", shortest(loss), " nats a token, perplexity ",
-                             shortest(perplexity), "\n", tokens, " tokens count, of ",
-                             corpus_->samples(), " samples of ", config_.model.sequence_length,
-                             "; ", left_out, " at the ends of files are left out\n"));
+    std::vector<std::string> parts;
+    for (const Set& set : sets_) {
+      parts.push_back(is_json ? str("  ", json_quote(set.name), ": ", json_of(set))
+                              : str(set.name, ": ", text_of(set)));
+    }
+    return is_json ? str("{\"sets\": {\n", join(parts, ",\n"), "}}\n") : join(parts, "");
+  }
+
+  void at(const std::string& what) {
+    if (lines_) lines_->at("evaluate: " + what);
   }
 
   const config::Config& config_;
   comm::Communicator& communicator_;
   const RunHooks& hooks_;
-  ResultForm form_;
+  const Evaluated& what_;
   execute::Progress progress_;
   ConfiguredTrainer trained_;
-  std::optional<WholeCorpus> corpus_;
+  std::vector<Set> sets_;
   comm::Group all_ = communicator_.make_group(communicator_.all_ranks());
-  Sum sum_;
+  std::optional<ProgressLines> lines_;                                 // Rank 0's.
   const rank::Watch watch_{communicator_, progress_, config_.launch};  // The first to go.
 };
 
 }  // namespace
 
 ExitCode evaluate(const config::ReadConfig& read, comm::Communicator& communicator,
-                  c10::Device device, const RunHooks& hooks, ResultForm form) {
+                  c10::Device device, const RunHooks& hooks, const Evaluated& what) {
   return telling_others(communicator,
-                        [&] { return Evaluation(read, communicator, device, hooks, form).go(); });
+                        [&] { return Evaluation(read, communicator, device, hooks, what).go(); });
 }
 
 }  // namespace penstock::run

@@ -73,10 +73,10 @@ void WholeCorpus::read_sample(std::int64_t sample, const at::Tensor& input,
   }
 }
 
-train::Facts WholeCorpus::facts() const {
+train::Facts WholeCorpus::facts(const std::string& name) const {
   train::Facts facts;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    facts.add(agreement::Fact::TokenSource, str(i),
+    facts.add(agreement::Fact::TokenSource, name.empty() ? str(i) : str(i, " of ", name),
               str(sources_[i].samples(), " samples, ", sources_[i].fingerprint()));
   }
   return facts;

@@ -31,8 +31,8 @@ class WholeCorpus {
   // Throws: ConfigError, as data::TokenSource.
   Batch read(std::int64_t first, std::int64_t count) const;
 
-  // Facts by which ranks see whether they have the same files.
-  train::Facts facts() const;
+  // Facts by which ranks see whether they have the same files; `name` tells these from others.
+  train::Facts facts(const std::string& name = "") const;
 
  private:
   void read_sample(std::int64_t sample, const at::Tensor& input, const at::Tensor& target) const;

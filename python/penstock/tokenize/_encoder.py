@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -165,10 +165,19 @@ class Encoder:
             )
         return tokens, counts if masks else None
 
-    def encode_question(self, text: str) -> list[int]:
-        """The tokens of a chat in which a user has said `text`, up to where the answer begins."""
+    def ends_of_answers(self) -> list[int]:
+        """The special token that the chat template writes behind an answer, if any."""
         assert self._template is not None
-        chat = Chat("the prompt", [{"role": "user", "content": text}])
+        end = self._template.end_of_answers()
+        number = None if end is None else self._tokenizer.token_to_id(end)
+        return [] if number is None else [int(number)]
+
+    def encode_question(self, text: str, turns: Sequence[dict[str, str]] = ()) -> list[int]:
+        """The tokens of a chat in which a user says `text` behind other turns, up to where the
+        answer begins.
+        """
+        assert self._template is not None
+        chat = Chat("the prompt", [*turns, {"role": "user", "content": text}])
         asked = self._template.render(chat, prompts=True)
         return self._encode_rendered(chat, asked, prompts=True)[0]
 

@@ -188,6 +188,14 @@ class Template:
             leads.append(_Lead(header, whole[len(header) :]))
         return leads
 
+    def end_of_answers(self) -> str | None:
+        """The special token that the template writes behind an answer."""
+        asked = {"role": "user", "content": "a"}
+        text = self.or_none(Chat("", [asked, {"role": "assistant", "content": _MARK}]))
+        behind = "" if text is None else text.rpartition(_MARK)[2]
+        end = self._special_at(behind)
+        return None if end is None else behind[:end].strip()
+
     def _end(self, behind: str, ending: str) -> int | None:
         """How much of the text behind the content is the assistant's.
 

@@ -1,8 +1,8 @@
-"""One text to tokens, or back, by a folder's tokenizer: what `penstock generate --prompt` asks.
+"""Texts to tokens, or back, by a folder's tokenizer: what `penstock generate` and samples ask.
 
-Usage: python -m penstock.tokenize.text encode|chat|decode DIR.  encode reads a text from its input
-and prints a token's number a line; chat takes it for what a user says, and ends where the answer
-begins; decode is the other way round.
+Usage: python -m penstock.tokenize.text encode|decode|talk|chat DIR.  encode reads a text from its
+input and prints a token's number a line; decode is the other way round.  talk answers lines of
+JSON (_talk.py); chat does so for a folder with a chat template.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from pathlib import Path
 from penstock import _standard_streams
 from penstock.errors import Error
 from penstock.tokenize._encoder import Encoder
+from penstock.tokenize._talk import Talk, serve
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0, or 2 for what the user can mend."""
     _standard_streams.open_missing()
-    if len(arguments) != 2 or arguments[0] not in ("encode", "chat", "decode"):
+    if len(arguments) != 2 or arguments[0] not in ("encode", "decode", "talk", "chat"):
         print(__doc__, file=sys.stderr)
         return 2
     action, folder = arguments
-    given = sys.stdin.buffer.read()
     try:
         encoder = Encoder(
             Path(folder), end_of_text="", adds_special_tokens=True, is_for_chats=action == "chat"
         )
-        text = given.decode("utf-8", errors="replace")
+        if action in ("talk", "chat"):
+            serve(Talk(encoder), sys.stdin.buffer, sys.stdout.buffer)
+            return 0
+        given = sys.stdin.buffer.read()
         if action == "decode":
             answer = encoder.decode([int(token) for token in given.split()])
-        elif action == "chat":
-            answer = "\n".join(map(str, encoder.encode_question(text)))
         else:
-            (tokens,) = encoder.encode([text])
+            (tokens,) = encoder.encode([given.decode("utf-8", errors="replace")])
             answer = "\n".join(map(str, tokens))
     except Error as error:
         print(f"penstock: {error}", file=sys.stderr)
