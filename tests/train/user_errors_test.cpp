@@ -25,6 +25,11 @@
 #include "tests/support/same_bits.h"
 
 namespace penstock::train {
+// Its whole name is part of a message.
+struct Refused {
+  int label = 12;
+};
+
 namespace {
 
 using testing_support::same_bits;
@@ -39,10 +44,6 @@ enum class Where : std::uint8_t {
   WeightHook,
   Loss,
   LossFunction
-};
-
-struct Refused {
-  int label = 12;
 };
 
 // What fails in the batch that this thread, a rank, has now.
@@ -164,7 +165,7 @@ TEST(UserErrors, AreSaidWhateverTheyAre) {
       {[] { throw 42; }, "an int, 42"},
       {[] { throw "text"; }, "text"},
       {[] { throw std::string("a string"); }, "a string"},
-      {[] { throw Refused(); }, "an exception of type penstock::train::(anonymous"},
+      {[] { throw Refused(); }, "an exception of type penstock::train::Refused"},
       {[] { throw std::runtime_error(""); }, "an exception of type std::runtime_error"}};
   for (const Where where : {Where::Forward, Where::Function, Where::Hook}) {
     for (const auto& [function, words] : thrown) {
