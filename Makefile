@@ -101,6 +101,7 @@ soak: build ## Kill and stop ranks, fail disks and networks, train for long; man
 	$(PYTHON) tests/process/seccomp_soak.py || test $$? = 77
 
 bench: build ## Measure against the bare loop, and against the peers if they are set up
+	cmake --build build -j $(JOBS) --target benchmarks
 	$(PYTHON) bench/run.py
 
 bench-peers: ## Install the systems that `make bench` compares with, into bench/.venv-peers

@@ -34,6 +34,7 @@ WIDE_GPT2 = {
     "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
 }  # fmt: skip
 FOLDER = {"type": "hugging_face", "weights": "random", "sequence_length": 512}
+RUNS_WHOLE_SWEEPS = "PENSTOCK_LONG_TESTS" in os.environ
 COLUMNS = [
     *("parameters", "gradients", "optimizer", "activations", "buckets", "messages", "batch"),
     "checkpoint",
@@ -236,6 +237,7 @@ class ByShape(PlannerTest):
             self.assertEqual(*of_rest, msg=name)
 
     def test_shapes_tell_it_of_every_family(self) -> None:
+        """Of two of them in the quick tier."""
         gemma = {"head_dim": 32, "sliding_window": 64}
         for family, more in {
             "phi3": {"num_key_value_heads": 8, "partial_rotary_factor": 0.75},
@@ -245,6 +247,8 @@ class ByShape(PlannerTest):
             "gemma2": gemma,
             "gemma3_text": gemma,
         }.items():
+            if family not in ("phi3", "gemma2") and not RUNS_WHOLE_SWEEPS:
+                continue
             self.write_model(family, {**WIDE_LLAMA, "model_type": family, **more})
             model = {**FOLDER, "path": family}
             self.check_shapes(family, {"model": model})
@@ -274,14 +278,14 @@ class ByShape(PlannerTest):
         self.assertAlmostEqual(8 * parameters / (4 * 405.85e9), 1.0, delta=0.001)
 
     def test_long_measurements_say_where_they_are(self) -> None:
-        self.write_model("llama", {**WIDE_LLAMA, "hidden_size": 1024, "intermediate_size": 4096})
+        self.write_model("llama", {**WIDE_LLAMA, "hidden_size": 512, "intermediate_size": 4096})
         model = {**FOLDER, "path": "llama", "sequence_length": 2048}
         self.write("llama.json", json.dumps({**CONFIG, "model": model}))
         quiet = self.penstock("memory", "llama.json")
-        self.assertEqual(quiet.err, "")
+        self.assertNotIn("measuring", quiet.err)
         self.assertIn("; layers by shape, on processors\n", quiet.out)
         told = self.penstock("memory", "llama.json", "--measure")
-        self.assertRegex(told.err, r"^penstock: memory: measuring layer \"model\.layers\.0\"\n")
+        self.assertRegex(told.err, r"^penstock: memory: measuring layer \"")
         self.assertIn("; layers measured\n", told.out)
 
 
