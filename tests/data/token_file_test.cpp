@@ -1,12 +1,12 @@
 #include "penstock/files/data/token_file.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "tests/data/token_files.h"
 #include "tests/support/message_of.h"
+#include "tests/support/resident_bytes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace penstock::data {
@@ -18,18 +18,12 @@ using testing_support::expect_holds;
 using testing_support::llmc_bytes;
 using testing_support::megatron_index;
 using testing_support::message_of;
+using testing_support::resident_bytes;
 using testing_support::TemporaryFolder;
 using testing_support::Tokens;
 using testing_support::write_file;
 
 constexpr std::int64_t kVocabulary = 50'257;
-
-// Of this process, all mappings.
-std::int64_t resident_bytes() {
-  std::int64_t all = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> all >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
 
 Tokens all_of(const TokenFile& file) {
   Tokens tokens(static_cast<std::size_t>(file.tokens()));

@@ -1,6 +1,9 @@
 // Signals to the launcher itself: the launcher runs in a child of the test.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "penstock/core/error.h"
 #include "penstock/launch/stop_signals.h"
 #include "tests/launch/roles.h"

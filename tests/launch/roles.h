@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -15,14 +14,16 @@
 #include <iterator>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "penstock/core/text.h"
 #include "penstock/launch/launcher.h"
+#include "tests/support/eventually.h"
 
 namespace penstock::launch {
+
+using testing_support::eventually;
 
 inline constexpr const char* kRoleVariable = "PENSTOCK_LAUNCH_TEST_ROLE";
 inline constexpr const char* kFaultyRankVariable = "PENSTOCK_LAUNCH_TEST_FAULTY_RANK";
@@ -36,17 +37,6 @@ inline std::string text_of(const std::filesystem::path& path) {
 inline bool is_gone(std::int64_t pid) {
   const char state = process_state(pid);
   return state == '?' || state == 'Z' || state == 'X';
-}
-
-// Whether it comes true; what takes moments is given up after far more.
-template <class Condition>
-bool eventually(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
 }
 
 // A folder for logs, short limits, and the promise that nothing is left behind: no child of this

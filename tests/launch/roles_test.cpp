@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <thread>
 
 #include "penstock/launch/control.h"
 #include "penstock/launch/environment.h"

@@ -7,19 +7,18 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/support/glibc_allocator.h"
+#include "tests/support/resident_bytes.h"
+
 namespace penstock::offload {
 namespace {
 
-#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kHasAllocatorOfGlibc = false;
-#else
-constexpr bool kHasAllocatorOfGlibc = true;
-#endif
+using testing_support::kHasAllocatorOfGlibc;
+using testing_support::resident_bytes;
 
 constexpr std::int64_t kPageBytes = 4096;
 constexpr std::int64_t kStepBytes = std::int64_t{64} << 20;
@@ -28,13 +27,6 @@ std::int64_t faults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_minflt;
-}
-
-std::int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t all = 0, resident = 0;
-  file >> all >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
 }
 
 // What a step takes and frees: activations of a megabyte, and logits of sixteen.

@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "penstock/core/error.h"
 #include "penstock/core/round_up.h"
+#include "tests/support/eventually.h"
 #include "tests/support/message_of.h"
 #include "tests/support/resident_bytes.h"
 #include "tests/support/same_bits.h"
@@ -23,6 +23,7 @@
 namespace penstock::offload {
 namespace {
 
+using testing_support::eventually;
 using testing_support::message_of;
 using testing_support::resident_bytes;
 using testing_support::same_bits;
@@ -135,28 +136,20 @@ std::int64_t bytes_in_cache(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(page) * in_memory;
 }
 
-template <class Holds>
-bool holds_within_a_minute(const Holds& holds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
 // Reading ahead is advice: a kernel that is short of memory leaves some out.
 TEST(MappedFile, WhatIsReadAheadComesWithoutBeingUsed) {
   const TemporaryFolder folder;
   MappedFile file("values", folder.path(), 64 * kMebibyte);
   const at::Tensor tensor = file.tensor(0, floats(16 * kMebibyte)).fill_(1);
-  EXPECT_TRUE(holds_within_a_minute([&] {
+  constexpr std::chrono::minutes kAMinute{1};
+  const auto let_go = [&] {
     file.let_go({.first = 0, .count = 64 * kMebibyte});  // What is written, which takes a moment.
     return bytes_in_cache(tensor) < 8 * kMebibyte;
-  }));
+  };
+  EXPECT_TRUE(eventually(let_go, kAMinute));
   file.read_ahead({.first = 0, .count = 64 * kMebibyte});
   EXPECT_EQ(resident_bytes(tensor.data_ptr()), 0);
-  EXPECT_TRUE(holds_within_a_minute([&] { return bytes_in_cache(tensor) > 56 * kMebibyte; }));
+  EXPECT_TRUE(eventually([&] { return bytes_in_cache(tensor) > 56 * kMebibyte; }, kAMinute));
 }
 
 TEST(MappedFile, AFolderThatCannotBeUsedIsAnErrorThatNamesIt) {

@@ -7,31 +7,23 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <vector>
+
+#include "tests/support/glibc_allocator.h"
+#include "tests/support/resident_bytes.h"
 
 namespace penstock::offload {
 namespace {
 
-#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kHasAllocatorOfGlibc = false;
-#else
-constexpr bool kHasAllocatorOfGlibc = true;
-#endif
+using testing_support::kHasAllocatorOfGlibc;
+using testing_support::resident_bytes;
 
 constexpr std::int64_t kElements = kOwnMemoryBytes / 4;
 
 bool is_mapped(void* page) { return ::msync(page, 1, MS_ASYNC) == 0; }
 
 constexpr std::size_t kBlockBytes = 8 * kGivenBackBytes;
-
-std::size_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::size_t all = 0, resident = 0;
-  file >> all >> resident;
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -49,14 +41,14 @@ Memory used(std::size_t bytes) {
 std::size_t bytes_that_stay() {
   used(kBlockBytes)
       .reset();  // From now on glibc takes such blocks from its heap, unless it was told.
-  const std::size_t before = resident_bytes();
+  const std::int64_t before = resident_bytes();
   std::vector<Memory> large, small;
   for (int i = 0; i < 8; ++i) {
     large.push_back(used(kBlockBytes));
     small.push_back(used(kGivenBackBytes / 8));
   }
   large.clear();
-  return resident_bytes() - before;
+  return static_cast<std::size_t>(resident_bytes() - before);
 }
 
 TEST(SystemMemory, IsZerosAndGoesBackAtOnce) {

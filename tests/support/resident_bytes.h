@@ -1,13 +1,22 @@
-// How much of a mapping of this process is in its memory, as the kernel counts it.
+// How much of this process, or of one of its mappings, is in memory, as the kernel counts it.
 //
-// For tests of mapped files; knows nothing of what is in them.
+// For tests of mapped files and of allocators; knows nothing of what is in them.
 #pragma once
+#include <unistd.h>
+
 #include <cstdint>
 #include <fstream>
 #include <sstream>
 #include <string>
 
 namespace penstock::testing_support {
+
+// Bytes of all mappings.
+inline std::int64_t resident_bytes() {
+  std::int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
 
 // Bytes of the mapping that has this address; -1: none has it.
 inline std::int64_t resident_bytes(const void* address) {
