@@ -3,26 +3,22 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <span>
-#include <string_view>
 
 #include "penstock/core/check.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
-#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/files/checkpoint/model_files.h"
 #include "penstock/files/checkpoint/torch_file.h"
 #include "penstock/files/checkpoint/weights_file.h"
+#include "penstock/runtime/weights/model_folder.h"
 #include "penstock/runtime/weights/safetensors.h"
 #include "penstock/weights/weights.h"
 
 namespace penstock::weights {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::uint64_t kBufferBytes = std::uint64_t{1} << 22;
 
@@ -66,36 +62,17 @@ void read_run(const checkpoint::WeightsFile& file, const TensorFiles::Stored& st
   }
 }
 
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator each(folder, error); !error && each != fs::directory_iterator();
-       each.increment(error)) {
-    names.push_back(each->path().filename());
-  }
-  return names;
-}
-
 // What torch.save() wrote is read where nothing else is there.
 std::map<std::string, std::set<std::string>> files_of_model(const std::string& folder) {
-  const auto has = [&](std::string_view name) {
-    std::error_code error;
-    return fs::exists(fs::symlink_status(str(folder, "/", name), error));
-  };
-  const auto is_of_safetensors = [](const std::string& name) {
-    return !name.starts_with("adapter_model") &&
-           (name.ends_with(".safetensors") || name == checkpoint::kModelIndexName);
-  };
-  const bool is_torch = has(checkpoint::kTorchModelName) || has(checkpoint::kTorchIndexName);
-  if (!is_torch || std::ranges::any_of(names_in(folder), is_of_safetensors)) {
+  const std::string whole(checkpoint::kTorchModelName);
+  const std::string index = str(folder, "/", checkpoint::kTorchIndexName);
+  const bool is_whole = is_there(str(folder, "/", whole));
+  if ((!is_whole && !is_there(index)) || !safetensors_in(folder).empty() ||
+      is_there(str(folder, "/", checkpoint::kModelIndexName))) {
     return model_files_in(folder);
   }
-  if (has(checkpoint::kTorchModelName)) return {{std::string(checkpoint::kTorchModelName), {}}};
-  const std::string index = str(folder, "/", checkpoint::kTorchIndexName);
-  return checkpoint::parse_model_index(
-      read_foreign_file<CheckpointError>("the index of a model", index,
-                                         checkpoint::kModelIndexBytesMax),
-      index);
+  if (is_whole) return {{whole, {}}};
+  return read_index_at(index);
 }
 
 // An index without its files says at once which are not there.
@@ -104,8 +81,7 @@ void check_all_there(const std::string& folder,
   constexpr std::size_t kListed = 4;
   std::vector<std::string> missing;
   for (const auto& [file, names] : files) {
-    std::error_code error;
-    if (!fs::exists(fs::symlink_status(str(folder, "/", file), error))) missing.push_back(file);
+    if (!is_there(str(folder, "/", file))) missing.push_back(file);
   }
   if (missing.empty()) return;
   const std::size_t count = missing.size();

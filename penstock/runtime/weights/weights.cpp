@@ -1,14 +1,13 @@
 #include "penstock/weights/weights.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "penstock/core/error.h"
-#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/weights/atomic_file.h"
+#include "penstock/runtime/weights/model_folder.h"
 
 namespace penstock::weights {
 namespace {
@@ -19,23 +18,9 @@ std::string index_of(const std::string& folder) {
   return str(folder, "/", checkpoint::kModelIndexName);
 }
 
-// A link that leads nowhere is there, too: opening it says so.
-bool is_there(const std::string& path) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(path, error));
-}
-
 // The only file of a folder without a model's usual names.
 std::string only_file_in(const std::string& folder) {
-  std::vector<std::string> files;
-  std::error_code error;
-  for (fs::directory_iterator each(folder, error); !error && each != fs::directory_iterator();
-       each.increment(error)) {
-    const std::string name = each->path().filename();
-    const bool is_adapter = name.starts_with("adapter_model");
-    if (name.ends_with(".safetensors") && !is_adapter) files.push_back(name);
-  }
-  std::ranges::sort(files);
+  const std::vector<std::string> files = safetensors_in(folder);
   const bool is_shard = files.size() == 1 && files[0].find("-of-") != std::string::npos;
   if (files.size() == 1 && !is_shard) return files[0];
   std::vector<std::string> notes;
@@ -63,10 +48,7 @@ void write_index(const std::string& folder, const checkpoint::ModelIndex& index)
 }
 
 std::map<std::string, std::set<std::string>> read_index(const std::string& folder) {
-  const std::string path = index_of(folder);
-  std::string text =
-      read_foreign_file<CheckpointError>("index", path, checkpoint::kModelIndexBytesMax);
-  return checkpoint::parse_model_index(std::move(text), path);
+  return read_index_at(index_of(folder));
 }
 
 std::vector<std::string> shards_in(const std::string& folder) {
