@@ -149,13 +149,11 @@ RotaryOptions read_rotary(ConfigFields& fields, const RotaryFamily& family) {
                        .original_positions = family.positions};
   has_both(fields);
   auto scaling = fields.object(fields.has(kNew) ? kNew : kOld);
-  if (!scaling) {
-    if (family.original_positions) fields.count(kOriginal, *family.original_positions);
-    return rotary;
+  if (scaling) {
+    if (scaling->has(kFullLayers))
+      scaling->refuse(kFullLayers, "penstock has one base for all layers");
+    rotary = read_parameters(fields, *scaling, rotary, family);
   }
-  if (scaling->has(kFullLayers))
-    scaling->refuse(kFullLayers, "penstock has one base for all layers");
-  rotary = read_parameters(fields, *scaling, rotary, family);
   if (family.original_positions) fields.count(kOriginal, *family.original_positions);
   return rotary;
 }
