@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
@@ -61,6 +62,9 @@ class Encoder:
         config = TokenizerConfig(folder)
         config.check(self._tokenizer, adds_special_tokens=adds_special_tokens)
         self._adds_special_tokens = adds_special_tokens
+        # What adds tokens also moves those of spaces to the letters beside them.
+        self._adds_tokens = self._tokenizer.post_processor
+        self._tokenizer.post_processor = None
         self._types_special_tokens = types_special_tokens
         self._specials = SpecialTexts(self._tokenizer)
         self._template = None
@@ -130,11 +134,31 @@ class Encoder:
 
         Nothing for an empty text.
         """
-        encodings = self._tokenizer.encode_batch_fast(
-            texts, add_special_tokens=self._adds_special_tokens
-        )
+        with self._added():
+            encodings = self._tokenizer.encode_batch_fast(
+                texts, add_special_tokens=self._adds_special_tokens
+            )
         for text, encoding in zip(texts, encodings, strict=True):
             yield self._ended(encoding.ids) if text else []
+
+    @contextlib.contextmanager
+    def _added(self) -> Iterator[None]:
+        self._tokenizer.post_processor = self._adds_tokens
+        try:
+            yield
+        finally:
+            self._tokenizer.post_processor = None
+
+    def _added_around(self, text: str) -> tuple[list[int], list[int]]:
+        """What the tokenizer adds before a text and behind it, where that is wanted."""
+        if not self._adds_special_tokens:
+            return [], []
+        with self._added():
+            encoding = self._tokenizer.encode(text, add_special_tokens=True)
+        own = [n for n, sequence in enumerate(encoding.sequence_ids) if sequence is not None]
+        if not own:
+            return encoding.ids, []
+        return encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]
 
     def decode(self, tokens: list[int]) -> str:
         """Their text, without special tokens.  Raises ConfigError for one beyond the vocabulary."""
@@ -182,12 +206,12 @@ class Encoder:
         return self._encode_rendered(chat, asked, prompts=True)[0]
 
     def _completion(self, document: Completion) -> tuple[list[int], list[bool]]:
-        encoding = self._tokenizer.encode(
-            document.prompt + document.completion, add_special_tokens=self._adds_special_tokens
-        )
-        ids, begin = self._ended(encoding.ids), len(document.prompt)
-        counts = [end > begin for _, end in encoding.offsets]
-        return ids, counts + [True] * (len(ids) - len(counts))
+        text, begin = document.prompt + document.completion, len(document.prompt)
+        before, behind = self._added_around(text)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        ids = self._ended([*before, *encoding.ids, *behind])
+        counts = [False] * len(before) + [end > begin for _, end in encoding.offsets]
+        return ids, counts + [True] * (len(ids) - len(counts))  # The ends of what is written.
 
     def _chat(self, chat: Chat, *, masks: bool) -> tuple[list[int], list[bool]]:
         assert self._template is not None
