@@ -9,10 +9,10 @@ import pytest
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 
-import chat_templates
+import chat_templates  # noqa: E402
 
-from penstock.tokenize._chats import Chat, Completion
-from penstock.tokenize._encoder import Encoder
+from penstock.tokenize._chats import Chat, Completion  # noqa: E402
+from penstock.tokenize._encoder import Encoder  # noqa: E402
 
 CODE = "a:\n\n        river\n"
 

@@ -185,6 +185,11 @@ def _tokenize(options: argparse.Namespace) -> tuple[str, str]:
         corpus.put_in_place()
     if encoder.cut_contents:
         told += f"\nthe chat template leaves out parts of {encoder.cut_contents} messages"
+    if encoder.typed_documents:
+        told += (
+            f"\nspecial tokens that somebody typed are letters, in {encoder.typed_documents} "
+            "documents; --special-tokens-in-texts makes them tokens"
+        )
     if options.chat is not None:
         told += f"\n{corpus.counted} tokens count; documents end with {encoder.end!r}"
     return (

@@ -18,8 +18,9 @@ from penstock._foreign_files import read_foreign
 from penstock.errors import ConfigError
 from penstock.tokenize._chat_keys import check_messages, check_tools, plain_contents
 from penstock.tokenize._chats import Chat, Completion
-from penstock.tokenize._special_texts import SpecialTexts
-from penstock.tokenize._template import Template
+from penstock.tokenize._leaves import with_each
+from penstock.tokenize._special_texts import Encoded, SpecialTexts
+from penstock.tokenize._template import MARK, Span, Template
 from penstock.tokenize._tokenizer_config import TokenizerConfig
 
 
@@ -71,6 +72,7 @@ class Encoder:
         if is_for_chats:
             self._template = Template(_transformers_tokenizer(folder), self._specials.texts)
         self.cut_contents = 0  # Messages of which the template leaves something out.
+        self.typed_documents = 0  # Those with letters of special tokens.
         self.name = folder.resolve().name
         self.hash = hashlib.sha256(content).hexdigest()
         self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
@@ -208,9 +210,10 @@ class Encoder:
     def _completion(self, document: Completion) -> tuple[list[int], list[bool]]:
         text, begin = document.prompt + document.completion, len(document.prompt)
         before, behind = self._added_around(text)
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        ids = self._ended([*before, *encoding.ids, *behind])
-        counts = [False] * len(before) + [end > begin for _, end in encoding.offsets]
+        asked = [] if self._types_special_tokens else [Span(0, begin)]
+        own, offsets = self._encode_typed(document.where, text, asked)
+        ids = self._ended([*before, *own, *behind])
+        counts = [False] * len(before) + [end > begin for _, end in offsets]
         return ids, counts + [True] * (len(ids) - len(counts))  # The ends of what is written.
 
     def _chat(self, chat: Chat, *, masks: bool) -> tuple[list[int], list[bool]]:
@@ -253,29 +256,44 @@ class Encoder:
         check_messages(chat.where, chat.messages, text, render)
         return chat, text
 
-    def _encode_rendered(
-        self, chat: Chat, text: str, *, prompts: bool = False
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Special tokens that somebody but the assistant typed are letters."""
+    def _encode_rendered(self, chat: Chat, text: str, *, prompts: bool = False) -> Encoded:
+        spans = self._typed_by_others(chat, text, prompts=prompts)
+        return self._encode_typed(chat.where, text, spans)
+
+    def _typed_by_others(self, chat: Chat, text: str, *, prompts: bool) -> list[Span]:
+        """Where a chat's text has what somebody but the assistant wrote, with special tokens."""
         assert self._template is not None
-        spans = []
+        if self._types_special_tokens:
+            return []
+        spans: list[Span] = []
+        for name, marked in self._marked(chat):
+            found = self._template.places_of_mark(marked, text, prompts=prompts)
+            if found is None:
+                raise _refusal_of_typed(f"{chat.where}: {name}")
+            spans += found
+        return spans
+
+    def _marked(self, chat: Chat) -> Iterator[tuple[str, Chat]]:
+        """The chat with a mark in place of each such text, and where that is."""
         for number, message in enumerate(chat.messages):
-            if self._types_special_tokens or message["role"] == "assistant":
+            if message["role"] == "assistant":
                 continue
-            content = message["content"]
-            if not any(each in content for each in self._specials.texts):
-                continue
-            span = self._template.content_of(chat, text, number, prompts=prompts)
-            if span is None:
-                raise _refusal_of_typed(f"{chat.where}: message {number}")
-            spans.append(span)
+            for other in with_each(message, MARK, self._specials.is_in):
+                messages = [*chat.messages[:number], other, *chat.messages[number + 1 :]]
+                yield f"message {number}", replace(chat, messages=messages)
+        for tools in with_each(chat.tools, MARK, self._specials.is_in):
+            yield "'tools'", replace(chat, tools=tools)
+
+    def _encode_typed(self, where: str, text: str, spans: Sequence[Span]) -> Encoded:
+        """Special tokens that somebody but the assistant typed, in `spans`, are letters."""
         typed = self._specials.typed(text, spans)
         if not typed:
             encoding = self._tokenizer.encode(text, add_special_tokens=False)
             return encoding.ids, encoding.offsets
+        self.typed_documents += 1
         encoded = self._specials.encode(text, typed)
         if encoded is None:
-            raise _refusal_of_typed(chat.where)
+            raise _refusal_of_typed(where)
         return encoded
 
 

@@ -38,6 +38,10 @@ class SpecialTexts:
         """Their ids and texts."""
         return {number: text for text, (number, _) in self._tokens.items()}
 
+    def is_in(self, text: str) -> bool:
+        """Whether a text has the text of a special token."""
+        return self._pattern is not None and self._pattern.search(text) is not None
+
     def typed(self, text: str, spans: Sequence[Span]) -> list[Span]:
         """The places where spans of a text have the text of a special token."""
         found = []

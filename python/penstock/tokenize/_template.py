@@ -18,7 +18,9 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.tokenize._chats import Chat
 
-_MARK = "Penstock0Mark"
+MARK = "Penstock0Mark"
+"""What stands in place of a text, to see where that is written."""
+
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -74,18 +76,24 @@ class Template:
         except ConfigError:
             return None
 
-    def content_of(
-        self, chat: Chat, text: str, number: int, *, prompts: bool = False
-    ) -> Span | None:
-        """The place of the content of message `number`; None: nowhere, or in another form."""
-        marked = self.or_none(_marked(chat, number), prompts=prompts)
-        if marked is None or marked.count(_MARK) != 1:
+    def places_of_mark(
+        self, marked: Chat, text: str, *, prompts: bool = False
+    ) -> list[Span] | None:
+        """Where a text has what MARK stands for in the chat; None: that cannot be told."""
+        other = self.or_none(marked, prompts=prompts)
+        if other is None or other == text:  # It is not written.
+            return None if other is None else []
+        *parts, last = other.split(MARK)
+        left = len(text) - len(last) - sum(map(len, parts))
+        if not parts or left < 0 or left % len(parts):
             return None
-        before, behind = marked.split(_MARK)
-        fits = text.startswith(before) and text.endswith(behind)
-        if not fits or len(before) + len(behind) > len(text):
-            return None
-        return Span(len(before), len(text) - len(behind))
+        places, end = [], 0
+        for part in parts:
+            if not text.startswith(part, end):
+                return None
+            places.append(Span(end + len(part), end + len(part) + left // len(parts)))
+            end = places[-1].end
+        return places if text[end:] == last else None
 
     def written(self, chat: Chat, text: str) -> list[Written]:
         """What the assistant writes in messages of the chat that count; `text` is the chat's.
@@ -123,15 +131,15 @@ class Template:
         ]
 
     def _written(self, chat: Chat, text: str, number: int) -> Written:
-        if _MARK in text:
+        if MARK in text:
             raise _refusal(chat, number)
         cut = replace(chat, messages=chat.messages[: number + 1])
         marked, ending = self.or_none(_marked(chat, number)), self.or_none(_marked(cut, number))
-        if marked is None or ending is None or not marked.count(_MARK) == ending.count(_MARK) == 1:
+        if marked is None or ending is None or not marked.count(MARK) == ending.count(MARK) == 1:
             return self._written_last(chat, text, number)
-        before, behind = marked.split(_MARK)
-        begin = self._begin(chat, number, before, ending.split(_MARK)[0])
-        end = self._end(behind, ending.split(_MARK)[1])
+        before, behind = marked.split(MARK)
+        begin = self._begin(chat, number, before, ending.split(MARK)[0])
+        end = self._end(behind, ending.split(MARK)[1])
         if begin is None or end is None:
             raise _refusal(chat, number)
         left = len(behind) - end
@@ -171,13 +179,13 @@ class Template:
         shown, prompt = self.or_none(asked), self.or_none(asked, prompts=True)
         if shown is None or prompt is None:
             return []
-        answer = {"role": "assistant", "content": _MARK}
+        answer = {"role": "assistant", "content": MARK}
         leads = []
         for more in ([], [{"role": "user", "content": "a"}]):
             text = self.or_none(replace(asked, messages=[*asked.messages, answer, *more]))
-            if text is None or _MARK not in text:
+            if text is None or MARK not in text:
                 continue
-            whole = text[: text.index(_MARK)]
+            whole = text[: text.index(MARK)]
             begin = len(_common(_common(shown, prompt), whole))
             if prompt == shown and begin < len(shown):
                 continue
@@ -191,8 +199,8 @@ class Template:
     def end_of_answers(self) -> str | None:
         """The special token that the template writes behind an answer."""
         asked = {"role": "user", "content": "a"}
-        text = self.or_none(Chat("", [asked, {"role": "assistant", "content": _MARK}]))
-        behind = "" if text is None else text.rpartition(_MARK)[2]
+        text = self.or_none(Chat("", [asked, {"role": "assistant", "content": MARK}]))
+        behind = "" if text is None else text.rpartition(MARK)[2]
         end = self._special_at(behind)
         return None if end is None else behind[:end].strip()
 
@@ -234,7 +242,7 @@ class Template:
 
 def _marked(chat: Chat, number: int) -> Chat:
     messages = list(chat.messages)
-    messages[number] = {**messages[number], "content": _MARK}
+    messages[number] = {**messages[number], "content": MARK}
     return replace(chat, messages=messages)
 
 
