@@ -185,6 +185,11 @@ def _tokenize(options: argparse.Namespace) -> tuple[str, str]:
         corpus.put_in_place()
     if encoder.cut_contents:
         told += f"\nthe chat template leaves out parts of {encoder.cut_contents} messages"
+    if encoder.changed_calls:
+        told += (
+            f"\narguments of calls are objects where the chat template takes text of JSON, or the "
+            f"other way round, in {encoder.changed_calls} chats; it got what it takes"
+        )
     if encoder.typed_documents:
         told += (
             f"\nspecial tokens that somebody typed are letters, in {encoder.typed_documents} "

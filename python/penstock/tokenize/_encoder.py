@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock._foreign_files import read_foreign
 from penstock.errors import ConfigError
+from penstock.tokenize._call_arguments import arguments_for
 from penstock.tokenize._chat_keys import check_messages, check_tools, plain_contents
 from penstock.tokenize._chats import Chat, Completion
 from penstock.tokenize._leaves import with_each
@@ -72,6 +73,7 @@ class Encoder:
         if is_for_chats:
             self._template = Template(_transformers_tokenizer(folder), self._specials.texts)
         self.cut_contents = 0  # Messages of which the template leaves something out.
+        self.changed_calls = 0  # Chats with arguments in a form that the template does not take.
         self.typed_documents = 0  # Those with letters of special tokens.
         self.name = folder.resolve().name
         self.hash = hashlib.sha256(content).hexdigest()
@@ -250,6 +252,9 @@ class Encoder:
             return template.or_none(replace(chat, messages=messages))
 
         chat = replace(chat, messages=plain_contents(chat.where, chat.messages, render))
+        messages = arguments_for(chat.where, chat.messages, render)
+        self.changed_calls += messages != chat.messages
+        chat = replace(chat, messages=messages)
         text = template.render(chat)
         if chat.tools is not None:
             check_tools(chat.where, chat.tools, text, template.or_none(replace(chat, tools=None)))
