@@ -17,7 +17,12 @@ from typing import Any
 from penstock._foreign_files import read_foreign
 from penstock.errors import ConfigError
 from penstock.tokenize._call_arguments import arguments_for
-from penstock.tokenize._chat_keys import check_messages, check_tools, plain_contents
+from penstock.tokenize._chat_keys import (
+    check_messages,
+    check_tools,
+    plain_contents,
+    refusing_depth,
+)
 from penstock.tokenize._chats import Chat, Completion
 from penstock.tokenize._leaves import with_each
 from penstock.tokenize._special_texts import Encoded, SpecialTexts
@@ -184,7 +189,8 @@ class Encoder:
         if isinstance(document, Completion):
             tokens, counts = self._completion(document)
         else:
-            tokens, counts = self._chat(document, masks=masks)
+            with refusing_depth(document.where):
+                tokens, counts = self._chat(document, masks=masks)
         if self.end_of_text in tokens[:-1]:
             raise ConfigError(
                 f"{document.where}: has the token that ends documents, "
