@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.tokenize._chat_keys import Render, shown
-from penstock.tokenize._template import MARK
+from penstock.tokenize._written import MARK
 
 _TEXT = MARK + '"'  # JSON has a backslash in it.
 _OBJECT = {MARK: MARK}

@@ -184,7 +184,10 @@ def _tokenize(options: argparse.Namespace) -> tuple[str, str]:
         bar.show(total, seen, last=True)
         corpus.put_in_place()
     if encoder.cut_contents:
-        told += f"\nthe chat template leaves out parts of {encoder.cut_contents} messages"
+        told += (
+            f"\nthe chat template leaves out parts of {encoder.cut_contents} messages, or does not "
+            "mark them as the assistant's"
+        )
     if encoder.changed_calls:
         told += (
             f"\narguments of calls are objects where the chat template takes text of JSON, or the "

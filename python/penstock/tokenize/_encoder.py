@@ -26,8 +26,9 @@ from penstock.tokenize._chat_keys import (
 from penstock.tokenize._chats import Chat, Completion
 from penstock.tokenize._leaves import with_each
 from penstock.tokenize._special_texts import Encoded, SpecialTexts
-from penstock.tokenize._template import MARK, Span, Template
+from penstock.tokenize._template import Template
 from penstock.tokenize._tokenizer_config import TokenizerConfig
+from penstock.tokenize._written import MARK, Span
 
 
 class Encoder:
@@ -238,11 +239,12 @@ class Encoder:
             return tokens, []
         changes = [0] * (len(text) + 1)
         has_end = True
-        for written in self._template.written(chat, text):
+        all_written = self._template.written(chat, text)
+        for written in all_written:
             changes[written.span.begin] += 1
             changes[written.span.end] -= 1
             has_end = written.has_end or written.number + 1 < len(chat.messages)
-            self.cut_contents += not written.is_whole
+        self.cut_contents += len({each.number for each in all_written if not each.is_whole})
         sums = [0, *accumulate(depth > 0 for depth in accumulate(changes))]
         counts = [sums[end] > sums[begin] for begin, end in offsets]
         if len(tokens) > len(counts):  # The end of what the assistant says is its own.

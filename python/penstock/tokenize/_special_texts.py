@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.tokenize._template import Span
+from penstock.tokenize._written import Span
 
 Encoded = tuple[list[int], list[tuple[int, int]]]
 """Token ids, and the characters [begin, end) of each."""
