@@ -45,7 +45,7 @@ def kind(value: Any) -> str:
 
 @contextlib.contextmanager
 def refusing_depth(where: str) -> Iterator[None]:
-    """Around what walks through values of JSON, which may be nested deeper than Python goes."""
+    """Raises ConfigError where JSON's values are nested deeper than Python walks through them."""
     try:
         yield
     except RecursionError:

@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--special-tokens-in-texts",
         action="store_true",
-        help="what users of chats write may have special tokens (default: it is letters)",
+        help="what others than the assistant write may have special tokens (default: letters)",
     )
     parser.add_argument(
         "--packing",
