@@ -37,7 +37,7 @@ SCHEDULES = {
     "zbv": (2, 1 / 4.5),
 }
 CONTENDERS = ["penstock", "before", "bare", "bound", "torch", "deepspeed", "python", "plain"]
-BEFORE_WITHIN = 1.03  # Of another build's time, with --before.
+BEFORE_WITHIN = 1.03  # Share of another build's time, with --before.
 PREDICTED_WITHIN = 0.10  # Share of the measured lower quartile.
 DELAYED_WITHIN = 0.05  # Share above it that is allowed with a millisecond on every hop.
 TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
