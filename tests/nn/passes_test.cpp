@@ -278,6 +278,20 @@ TEST(Passes, RotationOfAPartOfEachHeadHasThePlainOnesBits) {
   }
 }
 
+// A rank that shares tokens may have none.
+TEST(Passes, NoRowsHaveGradientsOfZero) {
+  const at::Tensor w = at::rand({9}).requires_grad_();
+  const at::Tensor x = at::randn({2, 0, 9}).requires_grad_();
+  rms_norm(x, w, kEpsilon).sum().backward();
+  EXPECT_TRUE(at::equal(w.grad(), at::zeros_like(w)));
+  rms_norm_of_sum(x, at::randn({2, 0, 9}), w, kEpsilon)[1].sum().backward();
+  EXPECT_TRUE(at::equal(w.grad(), at::zeros_like(w)));
+  Rotary rotary({}, 4);
+  EXPECT_EQ(rotary.turn({at::randn({2, 0, 8})})[0].sizes(),
+            (std::vector<std::int64_t>{2, 2, 0, 4}));
+  EXPECT_EQ(gated(x, x).sizes(), x.sizes());
+}
+
 TEST(Passes, RotationIsInPlaceWhereNobodyElseReads) {
   Rotary rotary({}, 8);
   const at::Tensor leaf = at::randn({1, 4, 16}).requires_grad_();

@@ -23,10 +23,12 @@ at::Tensor gated_values(const at::Tensor& gate, const at::Tensor& up) {
   if (!can_pass(gate, up)) return at::silu(gate) * up;
   at::Tensor output = at::empty_like(gate);
   run(passes::kGate,
-      {.gate = passes::floats(gate),
-       .up = passes::floats(up),
-       .output = passes::floats(output),
-       .elements = gate.numel()},
+      [&] {
+        return passes::Gate{.gate = passes::floats(gate),
+                            .up = passes::floats(up),
+                            .output = passes::floats(output),
+                            .elements = gate.numel()};
+      },
       {gate, up}, {output});
   return output;
 }
@@ -41,12 +43,14 @@ std::pair<at::Tensor, at::Tensor> gradients_of_gated(const at::Tensor& gradient,
   const at::Tensor dense = gradient.contiguous();
   at::Tensor of_gate = at::empty_like(gate), of_up = reuses ? dense : at::empty_like(up);
   run(passes::kGateGradient,
-      {.gradient = passes::floats(dense),
-       .gate = passes::floats(gate),
-       .up = passes::floats(up),
-       .of_gate = passes::floats(of_gate),
-       .of_up = passes::floats(of_up),
-       .elements = gate.numel()},
+      [&] {
+        return passes::GateGradient{.gradient = passes::floats(dense),
+                                    .gate = passes::floats(gate),
+                                    .up = passes::floats(up),
+                                    .of_gate = passes::floats(of_gate),
+                                    .of_up = passes::floats(of_up),
+                                    .elements = gate.numel()};
+      },
       {dense, gate, up}, {of_gate, of_up});
   return {std::move(of_gate), std::move(of_up)};
 }

@@ -73,17 +73,20 @@ RmsNorm::RmsNorm(const at::Tensor& x, const at::Tensor& added, bool reuses,
     reads.push_back(other);
     writes.push_back(sum);
   }
-  run(passes::kNorm,
-      {.x = passes::floats(x_),
-       .added = passes::floats(other),
-       .weight = passes::floats(weight_),
-       .sum = passes::floats(sum),
-       .scales = passes::floats(scales_),
-       .output = passes::floats(output_),
-       .rows = rows_of_norm(x_, weight_),
-       .width = weight_.numel(),
-       .epsilon = static_cast<float>(epsilon_),
-       .has_scales = false},
+  run(
+      passes::kNorm,
+      [&] {
+        return passes::NormRows{.x = passes::floats(x_),
+                                .added = passes::floats(other),
+                                .weight = passes::floats(weight_),
+                                .sum = passes::floats(sum),
+                                .scales = passes::floats(scales_),
+                                .output = passes::floats(output_),
+                                .rows = rows_of_norm(x_, weight_),
+                                .width = weight_.numel(),
+                                .epsilon = static_cast<float>(epsilon_),
+                                .has_scales = false};
+      },
       reads, writes);
   if (sum.defined()) x_ = std::move(sum);
 }
@@ -112,16 +115,18 @@ at::Tensor RmsNorm::output_again() const {
   }
   at::Tensor output = at::empty_like(x_);
   run(passes::kNorm,
-      {.x = passes::floats(x_),
-       .added = nullptr,
-       .weight = passes::floats(weight_),
-       .sum = nullptr,
-       .scales = passes::floats(scales_),
-       .output = passes::floats(output),
-       .rows = rows_of_norm(x_, weight_),
-       .width = weight_.numel(),
-       .epsilon = static_cast<float>(epsilon_),
-       .has_scales = true},
+      [&] {
+        return passes::NormRows{.x = passes::floats(x_),
+                                .added = nullptr,
+                                .weight = passes::floats(weight_),
+                                .sum = nullptr,
+                                .scales = passes::floats(scales_),
+                                .output = passes::floats(output),
+                                .rows = rows_of_norm(x_, weight_),
+                                .width = weight_.numel(),
+                                .epsilon = static_cast<float>(epsilon_),
+                                .has_scales = true};
+      },
       {x_, weight_, scales_}, {output});
   return output;
 }
@@ -150,12 +155,15 @@ at::Tensor RmsNorm::gradient_of_input(const at::Tensor& gradient) const {
 
 at::Tensor RmsNorm::gradient_of_weight(const at::Tensor& gradient) const {
   if (kernel_ == Kernel::Cuda) {  // The weight's values are not part of it.
-    const at::Tensor any = at::empty_like(weight_);
+    const at::Tensor any = like_weight();
     return std::get<1>(
         at::_fused_rms_norm_backward(gradient, x_, weight_.sizes(), scales_, any, {false, true}));
   }
   return sum_over_rows(gradient * values().to(gradient.scalar_type()));
 }
+
+// Reads no values of it: under ZeRO 3 they may be away.
+at::Tensor RmsNorm::like_weight() const { return at::empty(weight_.sizes(), weight_.options()); }
 
 at::Tensor RmsNorm::sum_over_rows(const at::Tensor& of_rows) const {
   const bool as_they_come = sums_ == exchange::Sums::AsTheyCome;
@@ -169,33 +177,38 @@ RmsNorm::Gradients RmsNorm::in_one_pass(const at::Tensor& gradient, const at::Te
   const at::Tensor added = has_sum ? of_sum.contiguous() : at::Tensor();
   Gradients found;
   at::Tensor of_rows, group;
-  std::vector<at::Tensor> reads = {gradient, x_, weight_, scales_}, writes;
+  std::vector<at::Tensor> reads = {gradient, x_, scales_}, writes;
   if (has_sum) reads.push_back(added);
   if (wanted != Wanted::OfWeight) {
+    reads.push_back(weight_);
     const bool reuses = has_sum && passes::nobody_else_reads(of_sum);
     found.of_input = reuses ? added : at::empty_like(x_);
     writes.push_back(found.of_input);
   }
   if (wanted != Wanted::OfInput && in_groups) {
-    found.of_weight = at::empty_like(weight_);
-    group = at::empty_like(weight_);
+    found.of_weight = like_weight();
+    group = like_weight();
     writes.push_back(found.of_weight);
   } else if (wanted != Wanted::OfInput) {
     of_rows = at::empty_like(x_);
     writes.push_back(of_rows);
   }
-  run(passes::kNormGradient,
-      {.gradient = passes::floats(gradient),
-       .x = passes::floats(x_),
-       .weight = passes::floats(weight_),
-       .scales = passes::floats(scales_),
-       .of_sum = passes::floats(added),
-       .of_x = passes::floats(found.of_input),
-       .of_weight = passes::floats(found.of_weight),
-       .of_rows = passes::floats(of_rows),
-       .group = passes::floats(group),
-       .rows = rows_of_norm(x_, weight_),
-       .width = weight_.numel()},
+  run(
+      passes::kNormGradient,
+      [&] {
+        return passes::NormGradientRows{
+            .gradient = passes::floats(gradient),
+            .x = passes::floats(x_),
+            .weight = wanted == Wanted::OfWeight ? nullptr : passes::floats(weight_),
+            .scales = passes::floats(scales_),
+            .of_sum = passes::floats(added),
+            .of_x = passes::floats(found.of_input),
+            .of_weight = passes::floats(found.of_weight),
+            .of_rows = passes::floats(of_rows),
+            .group = passes::floats(group),
+            .rows = rows_of_norm(x_, weight_),
+            .width = weight_.numel()};
+      },
       reads, writes);
   if (of_rows.defined()) found.of_weight = sum_of_rows(of_rows);
   return found;

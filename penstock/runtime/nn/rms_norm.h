@@ -52,6 +52,7 @@ class RmsNorm {
  private:
   void compute();
   at::Tensor values() const;  // The normed x before the weight, of float.
+  at::Tensor like_weight() const;
   at::Tensor sum_over_rows(const at::Tensor& of_rows) const;
   at::Tensor gradient_of_input(const at::Tensor& gradient) const;
   at::Tensor gradient_of_weight(const at::Tensor& gradient) const;

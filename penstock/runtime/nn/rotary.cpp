@@ -108,18 +108,20 @@ at::Tensor rotated(const at::Tensor& x, bool in_place, const Angles& by, Directi
   std::vector<at::Tensor> reads = {x, by.cosines, by.sines};
   if (by.positions.defined()) reads.push_back(by.positions);
   run(passes::kRotate,
-      {.x = passes::floats(x),
-       .output = passes::floats(output),
-       .cosines = passes::floats(by.cosines),
-       .sines = passes::floats(by.sines),
-       .positions = passes::numbers(by.positions),
-       .rows = x.size(0) * x.size(1),
-       .row_stride = row_stride(x),
-       .sequence = by.sequence,
-       .heads = x.size(2),
-       .head_dim = x.size(3),
-       .turned = by.cosines.size(1),
-       .is_back = direction == Direction::Back},
+      [&] {
+        return passes::Rotation{.x = passes::floats(x),
+                                .output = passes::floats(output),
+                                .cosines = passes::floats(by.cosines),
+                                .sines = passes::floats(by.sines),
+                                .positions = passes::numbers(by.positions),
+                                .rows = x.size(0) * x.size(1),
+                                .row_stride = row_stride(x),
+                                .sequence = by.sequence,
+                                .heads = x.size(2),
+                                .head_dim = x.size(3),
+                                .turned = by.cosines.size(1),
+                                .is_back = direction == Direction::Back};
+      },
       reads, {output});
   return output;
 }
@@ -211,7 +213,7 @@ bool Rotary::can_rotate(const at::Tensor& x) const {
 }
 
 at::Tensor Rotary::by_heads(const at::Tensor& x) const {
-  return x.dim() == 4 ? x : x.view({x.size(0), x.size(1), -1, head_dim_});
+  return x.dim() == 4 ? x : x.view({x.size(0), x.size(1), x.size(2) / head_dim_, head_dim_});
 }
 
 Tensors Rotary::in_passes(Tensors all, const at::Tensor& positions) const {

@@ -57,12 +57,14 @@ at::Tensor logarithms_in_one_pass(Rows& rows) {
   const at::Tensor of_targets = at::empty(rows.targets.sizes(), rows.logits.options());
   rows.log_sums = at::empty_like(of_targets);
   run(passes::kLoss,
-      {.logits = passes::floats(rows.logits),
-       .targets = passes::numbers(rows.targets),
-       .of_targets = passes::floats(of_targets),
-       .log_sums = passes::floats(rows.log_sums),
-       .rows = rows.logits.size(0),
-       .width = rows.logits.size(1)},
+      [&] {
+        return passes::LossRows{.logits = passes::floats(rows.logits),
+                                .targets = passes::numbers(rows.targets),
+                                .of_targets = passes::floats(of_targets),
+                                .log_sums = passes::floats(rows.log_sums),
+                                .rows = rows.logits.size(0),
+                                .width = rows.logits.size(1)};
+      },
       {rows.logits, rows.targets}, {of_targets, rows.log_sums});
   return of_targets;
 }
@@ -81,13 +83,15 @@ at::Tensor gradient_of(const Rows& rows, const at::Tensor& factor) {
       (factor.to(at::kFloat) / rows.counted).expand_as(rows.counts).masked_fill(~rows.counts, 0);
   if (passes::can_fuse({rows.logits, scale})) {
     run(passes::kLossGradient,
-        {.logits = passes::floats(rows.logits),
-         .targets = passes::numbers(rows.targets),
-         .log_sums = passes::floats(rows.log_sums),
-         .factors = passes::floats(scale),
-         .output = passes::floats(gradient),
-         .rows = rows.logits.size(0),
-         .width = rows.logits.size(1)},
+        [&] {
+          return passes::LossGradientRows{.logits = passes::floats(rows.logits),
+                                          .targets = passes::numbers(rows.targets),
+                                          .log_sums = passes::floats(rows.log_sums),
+                                          .factors = passes::floats(scale),
+                                          .output = passes::floats(gradient),
+                                          .rows = rows.logits.size(0),
+                                          .width = rows.logits.size(1)};
+        },
         {rows.logits, rows.targets, rows.log_sums, scale}, {gradient});
     return gradient;
   }

@@ -30,7 +30,7 @@ struct NormRows {
 struct NormGradientRows {
   const float* gradient;  // The output's.
   const float* x;         // What was normed.
-  const float* weight;
+  const float* weight;    // Null where nobody asks for of_x.
   const float* scales;
   const float* of_sum;  // What else is added to of_x; null: nothing.
   float* of_x;          // May be `of_sum` or `gradient`; null: nobody asks.

@@ -50,6 +50,10 @@ inline void add_group(const NormGradientRows& rows, bool is_first) {
 }
 
 inline void norm_gradient(const NormGradientRows& rows) {
+  if (rows.rows == 0 && rows.of_weight != nullptr) {
+    by_vectors(rows.width,
+               [&](auto i, auto count) { store(Vector(0.0F), rows.of_weight + i, count); });
+  }
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     const std::int64_t begin = row * rows.width;
     const float *const gradient = rows.gradient + begin, *const x = rows.x + begin;

@@ -1,6 +1,11 @@
 #include "penstock/runtime/nn/passes/passes.h"
 
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/runtime/nn/host_kernels.h"
@@ -22,6 +27,17 @@ bool can_take(const at::Tensor& tensor) {
 bool can_fuse(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors) {
   return std::ranges::all_of(
       tensors, [](const at::Tensor& each) { return can_take(each) && each.is_contiguous(); });
+}
+
+void compute_observed(const char* pass, const std::vector<at::Tensor>& reads,
+                      const std::function<void()>& compute) {
+  std::optional<at::StepCallbacks> observers =
+      at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  if (!observers) return compute();
+  const std::vector<c10::IValue> inputs(reads.begin(), reads.end());
+  at::RecordFunction record(std::move(*observers));
+  record.before(pass, c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
+  compute();
 }
 
 void tell(std::string_view pass, const std::vector<at::Tensor>& reads,

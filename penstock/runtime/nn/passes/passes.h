@@ -29,28 +29,35 @@ bool can_take(const at::Tensor& tensor);
 // Whether passes compute on these tensors.
 bool can_fuse(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
 
-// Runs a pass; on tensors without memory, tells of it (host_kernels.h).
 template <class Rows>
 struct Pass {
-  std::string_view name;
+  const char* name;
   void (*Kernels::*kernel)(const Rows&);
 };
-inline constexpr Pass<NormRows> kNorm{"norm", &Kernels::norm};
-inline constexpr Pass<NormGradientRows> kNormGradient{"norm_gradient", &Kernels::norm_gradient};
-inline constexpr Pass<Rotation> kRotate{"rotate", &Kernels::rotate};
-inline constexpr Pass<Gate> kGate{"gate", &Kernels::gate};
-inline constexpr Pass<GateGradient> kGateGradient{"gate_gradient", &Kernels::gate_gradient};
-inline constexpr Pass<LossRows> kLoss{"loss", &Kernels::loss};
-inline constexpr Pass<LossGradientRows> kLossGradient{"loss_gradient", &Kernels::loss_gradient};
+inline constexpr Pass<NormRows> kNorm{"penstock::norm", &Kernels::norm};
+inline constexpr Pass<NormGradientRows> kNormGradient{"penstock::norm_gradient",
+                                                      &Kernels::norm_gradient};
+inline constexpr Pass<Rotation> kRotate{"penstock::rotate", &Kernels::rotate};
+inline constexpr Pass<Gate> kGate{"penstock::gate", &Kernels::gate};
+inline constexpr Pass<GateGradient> kGateGradient{"penstock::gate_gradient",
+                                                  &Kernels::gate_gradient};
+inline constexpr Pass<LossRows> kLoss{"penstock::loss", &Kernels::loss};
+inline constexpr Pass<LossGradientRows> kLossGradient{"penstock::loss_gradient",
+                                                      &Kernels::loss_gradient};
 
+// Computes between what observers of torch's operators do before one and behind it: some bring
+// parameters that are away (parameters/pager.h).
+void compute_observed(const char* pass, const std::vector<at::Tensor>& reads,
+                      const std::function<void()>& compute);
 void tell(std::string_view pass, const std::vector<at::Tensor>& reads,
           const std::vector<at::Tensor>& writes);
 
-template <class Rows>
-void run(const Pass<Rows>& pass, const Rows& rows, const std::vector<at::Tensor>& reads,
+// Runs a pass on what `rows` gives; on tensors without memory, tells of it (host_kernels.h).
+template <class Rows, class MakeRows>
+void run(const Pass<Rows>& pass, const MakeRows& rows, const std::vector<at::Tensor>& reads,
          const std::vector<at::Tensor>& writes) {
   if (reads.front().is_cpu()) {
-    (kernels().*pass.kernel)(rows);
+    compute_observed(pass.name, reads, [&] { (kernels().*pass.kernel)(rows()); });
   } else {
     tell(pass.name, reads, writes);
   }
