@@ -6,8 +6,9 @@ of the table, is named by --pass-over, or is an error; none is passed over in si
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -40,6 +41,15 @@ def kind(value: Any) -> str:
     """What kind of JSON's values it is, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
     return names.get(type(value), "null" if value is None else "a number")
+
+
+@contextlib.contextmanager
+def refusing_depth(where: str) -> Iterator[None]:
+    """Around what walks through values of JSON, which may be nested deeper than Python goes."""
+    try:
+        yield
+    except RecursionError:
+        raise ConfigError(f"{where}: is nested too deep") from None
 
 
 def _refuse(where: str, key: str, value: Any, why: str) -> None:

@@ -144,6 +144,8 @@ def _message(where: str, each: Any, number: int, passed_over: Collection[str]) -
     if not isinstance(each, dict):
         raise ConfigError(f"{title} must be an object, found {kind(each)}")
     each = {key: value for key, value in each.items() if key not in passed_over}
+    if is_set(each.get("tool_calls")):
+        each["tool_calls"] = _list(title, "tool_calls", each["tool_calls"])
     if "from" in each and "value" in each and "role" not in each and "content" not in each:
         who = each.pop("from")
         if not isinstance(who, str) or who not in _ROLES:
@@ -186,14 +188,18 @@ def _tools(where: str, row: dict[str, Any]) -> list[Any] | None:
     tools = row.get("tools")
     if not is_set(tools):
         return None
-    if isinstance(tools, str):  # A column of a table has them so.
+    return _list(where, "tools", tools) or None
+
+
+def _list(where: str, key: str, value: Any) -> list[Any]:
+    if isinstance(value, str):  # A column of a table has it so.
         try:
-            tools = json.loads(tools)
+            value = json.loads(value)
         except (ValueError, RecursionError):
-            raise ConfigError(f"{where}: 'tools' = {shown(tools)}: is no JSON") from None
-    if not isinstance(tools, list):
-        raise ConfigError(f"{where}: 'tools' must be a list, found {kind(tools)}")
-    return tools or None
+            raise ConfigError(f"{where}: {key!r} = {shown(value)}: is no JSON") from None
+    if not isinstance(value, list):
+        raise ConfigError(f"{where}: {key!r} must be a list, found {kind(value)}")
+    return value
 
 
 def _trained(where: str, messages: list[Message]) -> tuple[list[Message], frozenset[int]]:

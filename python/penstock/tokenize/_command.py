@@ -184,7 +184,20 @@ def _tokenize(options: argparse.Namespace) -> tuple[str, str]:
         bar.show(total, seen, last=True)
         corpus.put_in_place()
     if encoder.cut_contents:
-        told += f"\nthe chat template leaves out parts of {encoder.cut_contents} messages"
+        told += (
+            f"\nthe chat template leaves out parts of {encoder.cut_contents} messages, or does not "
+            "mark them as the assistant's"
+        )
+    if encoder.changed_calls:
+        told += (
+            f"\narguments of calls are objects where the chat template takes text of JSON, or the "
+            f"other way round, in {encoder.changed_calls} chats; it got what it takes"
+        )
+    if encoder.typed_documents:
+        told += (
+            f"\nspecial tokens that somebody typed are letters, in {encoder.typed_documents} "
+            "documents; --special-tokens-in-texts makes them tokens"
+        )
     if options.chat is not None:
         told += f"\n{corpus.counted} tokens count; documents end with {encoder.end!r}"
     return (

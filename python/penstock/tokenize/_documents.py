@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock._foreign_files import open_foreign
 from penstock.errors import ConfigError
-from penstock.tokenize._chat_keys import kind
+from penstock.tokenize._chat_keys import kind, refusing_depth
 from penstock.tokenize._chats import Chat, Completion, chat_of
 from penstock.tokenize._rows import decoded, refuse_others, rows_of
 
@@ -57,7 +57,8 @@ def batches_of(
             rows = rows_of(path)
         for where, raw, document in rows:
             if chat_field:
-                batch.chats.append(chat_of(where, document, chat_field, passed_over))
+                with refusing_depth(where):
+                    batch.chats.append(chat_of(where, document, chat_field, passed_over))
             else:
                 text = _text_in(where, document, text_field) if text_field else document
                 batch.texts.append((where, text))

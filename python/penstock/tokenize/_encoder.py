@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
@@ -15,11 +16,19 @@ from typing import Any
 
 from penstock._foreign_files import read_foreign
 from penstock.errors import ConfigError
-from penstock.tokenize._chat_keys import check_messages, check_tools, plain_contents
+from penstock.tokenize._call_arguments import arguments_for
+from penstock.tokenize._chat_keys import (
+    check_messages,
+    check_tools,
+    plain_contents,
+    refusing_depth,
+)
 from penstock.tokenize._chats import Chat, Completion
-from penstock.tokenize._special_texts import SpecialTexts
+from penstock.tokenize._leaves import with_each
+from penstock.tokenize._special_texts import Encoded, SpecialTexts
 from penstock.tokenize._template import Template
 from penstock.tokenize._tokenizer_config import TokenizerConfig
+from penstock.tokenize._written import MARK, Span
 
 
 class Encoder:
@@ -61,12 +70,17 @@ class Encoder:
         config = TokenizerConfig(folder)
         config.check(self._tokenizer, adds_special_tokens=adds_special_tokens)
         self._adds_special_tokens = adds_special_tokens
+        # What adds tokens also moves those of spaces to the letters beside them.
+        self._adds_tokens = self._tokenizer.post_processor
+        self._tokenizer.post_processor = None
         self._types_special_tokens = types_special_tokens
         self._specials = SpecialTexts(self._tokenizer)
         self._template = None
         if is_for_chats:
             self._template = Template(_transformers_tokenizer(folder), self._specials.texts)
         self.cut_contents = 0  # Messages of which the template leaves something out.
+        self.changed_calls = 0  # Chats with arguments in a form that the template does not take.
+        self.typed_documents = 0  # Those with letters of special tokens.
         self.name = folder.resolve().name
         self.hash = hashlib.sha256(content).hexdigest()
         self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
@@ -130,11 +144,31 @@ class Encoder:
 
         Nothing for an empty text.
         """
-        encodings = self._tokenizer.encode_batch_fast(
-            texts, add_special_tokens=self._adds_special_tokens
-        )
+        with self._added():
+            encodings = self._tokenizer.encode_batch_fast(
+                texts, add_special_tokens=self._adds_special_tokens
+            )
         for text, encoding in zip(texts, encodings, strict=True):
             yield self._ended(encoding.ids) if text else []
+
+    @contextlib.contextmanager
+    def _added(self) -> Iterator[None]:
+        self._tokenizer.post_processor = self._adds_tokens
+        try:
+            yield
+        finally:
+            self._tokenizer.post_processor = None
+
+    def _added_around(self, text: str) -> tuple[list[int], list[int]]:
+        """What the tokenizer adds before a text and behind it, where that is wanted."""
+        if not self._adds_special_tokens:
+            return [], []
+        with self._added():
+            encoding = self._tokenizer.encode(text, add_special_tokens=True)
+        own = [n for n, sequence in enumerate(encoding.sequence_ids) if sequence is not None]
+        if not own:
+            return encoding.ids, []
+        return encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]
 
     def decode(self, tokens: list[int]) -> str:
         """Their text, without special tokens.  Raises ConfigError for one beyond the vocabulary."""
@@ -156,7 +190,8 @@ class Encoder:
         if isinstance(document, Completion):
             tokens, counts = self._completion(document)
         else:
-            tokens, counts = self._chat(document, masks=masks)
+            with refusing_depth(document.where):
+                tokens, counts = self._chat(document, masks=masks)
         if self.end_of_text in tokens[:-1]:
             raise ConfigError(
                 f"{document.where}: has the token that ends documents, "
@@ -182,12 +217,13 @@ class Encoder:
         return self._encode_rendered(chat, asked, prompts=True)[0]
 
     def _completion(self, document: Completion) -> tuple[list[int], list[bool]]:
-        encoding = self._tokenizer.encode(
-            document.prompt + document.completion, add_special_tokens=self._adds_special_tokens
-        )
-        ids, begin = self._ended(encoding.ids), len(document.prompt)
-        counts = [end > begin for _, end in encoding.offsets]
-        return ids, counts + [True] * (len(ids) - len(counts))
+        text, begin = document.prompt + document.completion, len(document.prompt)
+        before, behind = self._added_around(text)
+        asked = [] if self._types_special_tokens else [Span(0, begin)]
+        own, offsets = self._encode_typed(document.where, text, asked)
+        ids = self._ended([*before, *own, *behind])
+        counts = [False] * len(before) + [end > begin for _, end in offsets]
+        return ids, counts + [True] * (len(ids) - len(counts))  # The ends of what is written.
 
     def _chat(self, chat: Chat, *, masks: bool) -> tuple[list[int], list[bool]]:
         assert self._template is not None
@@ -203,11 +239,12 @@ class Encoder:
             return tokens, []
         changes = [0] * (len(text) + 1)
         has_end = True
-        for written in self._template.written(chat, text):
+        all_written = self._template.written(chat, text)
+        for written in all_written:
             changes[written.span.begin] += 1
             changes[written.span.end] -= 1
             has_end = written.has_end or written.number + 1 < len(chat.messages)
-            self.cut_contents += not written.is_whole
+        self.cut_contents += len({each.number for each in all_written if not each.is_whole})
         sums = [0, *accumulate(depth > 0 for depth in accumulate(changes))]
         counts = [sums[end] > sums[begin] for begin, end in offsets]
         if len(tokens) > len(counts):  # The end of what the assistant says is its own.
@@ -223,35 +260,53 @@ class Encoder:
             return template.or_none(replace(chat, messages=messages))
 
         chat = replace(chat, messages=plain_contents(chat.where, chat.messages, render))
+        messages = arguments_for(chat.where, chat.messages, render)
+        self.changed_calls += messages != chat.messages
+        chat = replace(chat, messages=messages)
         text = template.render(chat)
         if chat.tools is not None:
             check_tools(chat.where, chat.tools, text, template.or_none(replace(chat, tools=None)))
         check_messages(chat.where, chat.messages, text, render)
         return chat, text
 
-    def _encode_rendered(
-        self, chat: Chat, text: str, *, prompts: bool = False
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Special tokens that somebody but the assistant typed are letters."""
+    def _encode_rendered(self, chat: Chat, text: str, *, prompts: bool = False) -> Encoded:
+        spans = self._typed_by_others(chat, text, prompts=prompts)
+        return self._encode_typed(chat.where, text, spans)
+
+    def _typed_by_others(self, chat: Chat, text: str, *, prompts: bool) -> list[Span]:
+        """Where a chat's text has what somebody but the assistant wrote, with special tokens."""
         assert self._template is not None
-        spans = []
+        if self._types_special_tokens:
+            return []
+        spans: list[Span] = []
+        for name, marked in self._marked(chat):
+            found = self._template.places_of_mark(marked, text, prompts=prompts)
+            if found is None:
+                raise _refusal_of_typed(f"{chat.where}: {name}")
+            spans += found
+        return spans
+
+    def _marked(self, chat: Chat) -> Iterator[tuple[str, Chat]]:
+        """The chat with a mark in place of each such text, and where that is."""
         for number, message in enumerate(chat.messages):
-            if self._types_special_tokens or message["role"] == "assistant":
+            if message["role"] == "assistant":
                 continue
-            content = message["content"]
-            if not any(each in content for each in self._specials.texts):
-                continue
-            span = self._template.content_of(chat, text, number, prompts=prompts)
-            if span is None:
-                raise _refusal_of_typed(f"{chat.where}: message {number}")
-            spans.append(span)
+            for other in with_each(message, MARK, self._specials.is_in):
+                messages = [*chat.messages[:number], other, *chat.messages[number + 1 :]]
+                yield f"message {number}", replace(chat, messages=messages)
+        for tools in with_each(chat.tools, MARK, self._specials.is_in):
+            yield "'tools'", replace(chat, tools=tools)
+
+    def _encode_typed(self, where: str, text: str, spans: Sequence[Span]) -> Encoded:
+        """Special tokens that somebody but the assistant typed, in `spans`, are letters."""
         typed = self._specials.typed(text, spans)
         if not typed:
             encoding = self._tokenizer.encode(text, add_special_tokens=False)
             return encoding.ids, encoding.offsets
+        self.typed_documents += 1
         encoded = self._specials.encode(text, typed)
         if encoded is None:
-            raise _refusal_of_typed(chat.where)
+            raise _refusal_of_typed(where)
         return encoded
 
 

@@ -89,9 +89,16 @@ def _of_lines(path: Path, file: BinaryIO) -> Iterator[Row]:
             raise ConfigError(
                 f"{where}:{error.colno}: is no JSON: {error.msg}", _notes(raw, number)
             ) from None
-        except RecursionError:
-            raise ConfigError(f"{where}: is nested too deep") from None
+        except (ValueError, RecursionError) as error:
+            raise _refusal(where, error) from None
         yield where, len(raw), _object(where, row, text)
+
+
+def _refusal(where: str, error: Exception) -> ConfigError:
+    """Of JSON that Python does not read."""
+    if isinstance(error, RecursionError):
+        return ConfigError(f"{where}: is nested too deep")
+    return ConfigError(f"{where}: has a number with too many digits")
 
 
 def _notes(raw: bytes, number: int) -> tuple[str, ...]:
@@ -123,8 +130,8 @@ def _of_array(path: Path, text: str) -> Iterator[Row]:
             raise ConfigError(
                 f"{path}:{error.lineno}:{error.colno}: is no JSON: {error.msg}"
             ) from None
-        except RecursionError:
-            raise ConfigError(f"{where}: is nested too deep") from None
+        except (ValueError, RecursionError) as error:
+            raise _refusal(where, error) from None
         written = text[place:end]
         yield where, len(written.encode()), _object(where, row, written)
         place = _behind_spaces(text, end)

@@ -36,7 +36,8 @@ class Samples:
     """Documents in samples of `length` tokens.
 
     `packs`: several in one where they fit.  `cuts`: those that are longer are cut at the length;
-    else they are dropped.  `filler` fills up samples, and counts nowhere.
+    else they are dropped.  `filler` fills up samples, and counts nowhere.  Neither does a sample's
+    first token, which is a target of the sample before alone.
     """
 
     def __init__(self, put: Put, length: int, filler: int, *, packs: bool, cuts: bool) -> None:
@@ -62,7 +63,7 @@ class Samples:
             if not self._cuts:
                 return
             tokens, counts = tokens[: self._length], counts[: self._length]
-        if not any(counts):
+        if not any(counts[1:]):  # The first one is no target in a sample of its own.
             self._silent += 1
             return
         self._tokens.extend(tokens)
@@ -95,6 +96,7 @@ class Samples:
             part = slice(self._begins[document], self._begins[document + 1])
             tokens.extend(self._tokens[part])
             counts.extend(map(bool, self._counts[part]))
+        counts[0] = False
         room = self._length - len(tokens)
         self._put(tokens + [self._filler] * room, counts + [False] * room)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.tokenize._template import Span
+from penstock.tokenize._written import Span
 
 Encoded = tuple[list[int], list[tuple[int, int]]]
 """Token ids, and the characters [begin, end) of each."""
@@ -37,6 +37,10 @@ class SpecialTexts:
     def numbers(self) -> dict[int, str]:
         """Their ids and texts."""
         return {number: text for text, (number, _) in self._tokens.items()}
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text has the text of a special token."""
+        return self._pattern is not None and self._pattern.search(text) is not None
 
     def typed(self, text: str, spans: Sequence[Span]) -> list[Span]:
         """The places where spans of a text have the text of a special token."""
