@@ -201,9 +201,11 @@ class Encoder:
         return tokens, counts if masks else None
 
     def ends_of_answers(self) -> list[int]:
-        """The special token that the chat template writes behind an answer, if any."""
-        assert self._template is not None
-        end = self._template.end_of_answers()
+        """The special token that the chat template writes behind an answer, if any.
+
+        None for who encodes no chats.
+        """
+        end = None if self._template is None else self._template.end_of_answers()
         number = None if end is None else self._tokenizer.token_to_id(end)
         return [] if number is None else [int(number)]
 
