@@ -45,7 +45,7 @@ def kind(value: Any) -> str:
 
 @contextlib.contextmanager
 def refusing_depth(where: str) -> Iterator[None]:
-    """Around what walks through values of JSON, which may be nested deeper than Python goes."""
+    """Refuses JSON that is nested deeper than Python goes, around what walks through it."""
     try:
         yield
     except RecursionError:

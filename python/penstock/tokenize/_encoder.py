@@ -80,7 +80,7 @@ class Encoder:
             self._template = Template(_transformers_tokenizer(folder), self._specials.texts)
         self.cut_contents = 0  # Messages of which the template leaves something out.
         self.changed_calls = 0  # Chats with arguments in a form that the template does not take.
-        self.typed_documents = 0  # Those with letters of special tokens.
+        self.typed_documents = 0  # Documents with letters of special tokens.
         self.name = folder.resolve().name
         self.hash = hashlib.sha256(content).hexdigest()
         self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
@@ -276,7 +276,7 @@ class Encoder:
         return self._encode_typed(chat.where, text, spans)
 
     def _typed_by_others(self, chat: Chat, text: str, *, prompts: bool) -> list[Span]:
-        """Where a chat's text has what somebody but the assistant wrote, with special tokens."""
+        """The places of special tokens that somebody but the assistant wrote, in a chat's text."""
         assert self._template is not None
         if self._types_special_tokens:
             return []
