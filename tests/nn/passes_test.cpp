@@ -6,6 +6,7 @@
 // 4.2).  Here d is at most n / 32 + 8.
 #include "penstock/runtime/nn/passes/passes.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -23,10 +24,14 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "penstock/core/ignored_target.h"
 #include "penstock/core/text.h"
@@ -186,6 +191,53 @@ TEST(Passes, GradientsOfTheFormulasAreDifferences) {
   expect_gradients_of_differences(
       [](const Tensors& of) { return Tensors{at::silu(of[0]) * of[1]}; },
       {random({3, 4}), random({3, 4})});
+}
+
+// Runs with so many of torch's threads.
+Result threaded(int threads, const Function& function, const Tensors& inputs) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(threads);
+  const Result result = differentiated(function, inputs);
+  at::set_num_threads(before);
+  return result;
+}
+
+TEST(Passes, ThreadsShareThemWithTheSameBits) {
+  constexpr std::int64_t kRows = 301, kWidth = 1000;  // Nine of the least parts.
+  const auto wide = [] { return at::randn({1, kRows, kWidth}); };
+  const at::Tensor targets = at::randint(kWidth, {1, kRows}, at::kLong);
+  Rotary rotary({}, 50);
+  const std::pair<const char*, Function> functions[] = {
+      {"norm", norm_of_sum},
+      {"gate", [](const Tensors& of) { return Tensors{gated(of[0], of[1])}; }},
+      {"loss", [&](const Tensors& of) { return Tensors{mean_token_loss(of[0], targets)}; }},
+      {"rotation", [&](const Tensors& of) { return rotary.turn({of[0], of[1]}); }}};
+  const Tensors inputs = {wide(), wide(), at::rand({kWidth}) + 0.5};
+  for (const auto& [name, function] : functions) {
+    const std::string what = name;
+    const Tensors some(inputs.begin(), inputs.begin() + (what == "norm"   ? 3
+                                                         : what == "loss" ? 1
+                                                                          : 2));
+    const Result one = threaded(1, function, some);
+    for (const int threads : {2, 3, 7}) {
+      expect_same_bits(threaded(threads, function, some), one, str(what, " on ", threads));
+    }
+  }
+}
+
+TEST(Passes, PartsAreAllRowsOnceEach) {
+  at::set_num_threads(5);
+  for (const std::int64_t rows : {0, 1, 4, 5, 6, 97}) {
+    std::vector<std::atomic<int>> seen(static_cast<std::size_t>(rows));
+    std::atomic<int> parts = 0;
+    passes::in_parts(rows, std::int64_t{1} << 20, [&](std::int64_t first, std::int64_t last) {
+      ++parts;
+      for (std::int64_t i = first; i < last; ++i) ++seen[static_cast<std::size_t>(i)];
+    });
+    EXPECT_TRUE(std::ranges::all_of(seen, [](const auto& each) { return each == 1; })) << rows;
+    EXPECT_EQ(parts, std::clamp<std::int64_t>(rows, 1, 5)) << rows;
+  }
+  at::set_num_threads(1);
 }
 
 // What ranks that share tokens rely on.

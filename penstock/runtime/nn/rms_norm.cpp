@@ -207,6 +207,7 @@ RmsNorm::Gradients RmsNorm::in_one_pass(const at::Tensor& gradient, const at::Te
             .of_rows = passes::floats(of_rows),
             .group = passes::floats(group),
             .rows = rows_of_norm(x_, weight_),
+            .stride = weight_.numel(),
             .width = weight_.numel()};
       },
       reads, writes);

@@ -5,7 +5,7 @@
 // between these and torch's operators by can_fuse() (passes.h) alone.
 // Shapes: rows of floats, one behind another.
 // Invariant: a row has the same bits whatever rows are with it.
-// Knows no tensors.  Thread safety: a pass runs on the calling thread.
+// Knows no tensors.  Thread safety: a pass runs on the calling thread (parts.h shares it).
 #pragma once
 #include <cstdint>
 
@@ -38,6 +38,7 @@ struct NormGradientRows {
   float* of_rows;       // Summands of of_weight, of each row; null: nobody asks.
   float* group;         // [width], for the sum of a group, where there is of_weight.
   std::int64_t rows;
+  std::int64_t stride;  // Floats from a row to the next: the width, or more for sums of columns.
   std::int64_t width;
 };
 
@@ -55,7 +56,8 @@ struct Rotation {
   std::int64_t heads;
   std::int64_t head_dim;
   std::int64_t turned;
-  bool is_back;  // Turns by the angle's negative.
+  bool is_back;                // Turns by the angle's negative.
+  std::int64_t first_row = 0;  // Row of the sequences that the first of these is.
 };
 
 // output = silu(gate) x up.

@@ -55,7 +55,7 @@ inline void norm_gradient(const NormGradientRows& rows) {
                [&](auto i, auto count) { store(Vector(0.0F), rows.of_weight + i, count); });
   }
   for (std::int64_t row = 0; row < rows.rows; ++row) {
-    const std::int64_t begin = row * rows.width;
+    const std::int64_t begin = row * rows.stride;
     const float *const gradient = rows.gradient + begin, *const x = rows.x + begin;
     const Vector scale(rows.scales[row]);
     Vector along(0.0F);

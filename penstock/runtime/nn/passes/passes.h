@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/runtime/nn/passes/kernels.h"
+#include "penstock/runtime/nn/passes/parts.h"
 
 namespace penstock::nn::passes {
 
@@ -57,7 +58,7 @@ template <class Rows, class MakeRows>
 void run(const Pass<Rows>& pass, const MakeRows& rows, const std::vector<at::Tensor>& reads,
          const std::vector<at::Tensor>& writes) {
   if (reads.front().is_cpu()) {
-    compute_observed(pass.name, reads, [&] { (kernels().*pass.kernel)(rows()); });
+    compute_observed(pass.name, reads, [&] { compute(kernels().*pass.kernel, rows()); });
   } else {
     tell(pass.name, reads, writes);
   }

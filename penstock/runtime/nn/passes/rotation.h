@@ -12,7 +12,8 @@ inline void rotate(const Rotation& of) {
   const std::int64_t half = of.turned / 2;
   const Vector sign(of.is_back ? -1.0F : 1.0F);
   for (std::int64_t row = 0; row < of.rows; ++row) {
-    const std::int64_t position = of.positions == nullptr ? row % of.sequence : of.positions[row];
+    const std::int64_t position =
+        of.positions == nullptr ? (of.first_row + row) % of.sequence : of.positions[row];
     const float* const cosines = of.cosines + position * of.turned;
     const float* const sines = of.sines + position * of.turned;
     for (std::int64_t head = 0; head < of.heads; ++head) {
