@@ -20,7 +20,7 @@ import random
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +36,8 @@ SCHEDULES = {
     "interleaved_zero_bubble": (2, 1 / 6),
     "zbv": (2, 1 / 4.5),
 }
-CONTENDERS = ["penstock", "bare", "bound", "torch", "deepspeed", "python", "plain"]
+CONTENDERS = ["penstock", "before", "bare", "bound", "torch", "deepspeed", "python", "plain"]
+BEFORE_WITHIN = 1.03  # Share of another build's time, with --before.
 PREDICTED_WITHIN = 0.10  # Share of the measured lower quartile.
 DELAYED_WITHIN = 0.05  # Share above it that is allowed with a millisecond on every hop.
 TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
@@ -70,10 +71,22 @@ class Group:
         if self.benchmark == "zero":
             return [*self.arguments, "--mode", schedule]
         if self.benchmark == "language_model":
-            return [*self.arguments, "--schedule", schedule, "--mode", contender]
+            mode = "penstock" if contender == "before" else contender
+            return [*self.arguments, "--schedule", schedule, "--mode", mode]
         stages = ["--stages-per-rank", str(SCHEDULES.get(schedule, (1, 0))[0])]
         predict = ["--predict"] if self.predict and contender == "penstock" else []
         return [*self.arguments, "--schedule", schedule, *stages, *predict]
+
+
+def beside_before(group: Group) -> Group:
+    """The group's entries of penstock, each beside the same of another build."""
+    entries = [entry for entry in group.entries if contender_of(entry) == "penstock"]
+    before = {entry: entry.replace("penstock/", "before/") for entry in entries}
+    ratios = [(entry, other, BEFORE_WITHIN) for entry, other in before.items()]
+    memory = ratios if group.benchmark == "language_model" else []
+    return replace(
+        group, entries=[*entries, *before.values()], ratios=ratios, memory=memory, predict=False
+    )
 
 
 def each(contenders: list[str]) -> list[str]:
@@ -206,10 +219,18 @@ GROUPS = [
 ]
 
 
-def command_of(contender: str, build: Path, benchmark: str) -> list[str] | None:
+@dataclass
+class Builds:
+    here: Path
+    before: Path | None
+
+
+def command_of(contender: str, builds: Builds, benchmark: str) -> list[str] | None:
     """The words that start a contender, or None where it is not installed."""
+    build = builds.before if contender == "before" else builds.here
     programs = {
         "penstock": f"bench_{benchmark}",
+        "before": f"bench_{benchmark}",
         "bound": f"bench_{benchmark}",
         "bare": "bench_bare_loop",
     }
@@ -256,10 +277,12 @@ def spread(values: list[float]) -> dict:
 
 
 def measure(
-    group: Group, build: Path, contenders: list[str], alternations: int, steps: int
+    group: Group, builds: Builds, contenders: list[str], alternations: int, steps: int
 ) -> list[dict]:
     entries = [entry for entry in group.entries if contender_of(entry) in contenders]
-    commands = {entry: command_of(contender_of(entry), build, group.benchmark) for entry in entries}
+    commands = {
+        entry: command_of(contender_of(entry), builds, group.benchmark) for entry in entries
+    }
     present = [entry for entry in entries if commands[entry]]
     if len(present) < len(commands):
         print(f"# {group.name}: without peers, run `make bench-peers`", file=sys.stderr)
@@ -356,6 +379,8 @@ def deepspeed_buffers() -> set[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build")
+    parser.add_argument("--before", type=Path,
+                        help="build of another commit, to compare this one's with")  # fmt: skip
     parser.add_argument("--alternations", type=int, default=12)
     parser.add_argument("--steps", type=int, default=30, help="timed steps of one run")
     parser.add_argument("--group", choices=[group.name for group in GROUPS])
@@ -365,6 +390,7 @@ def main() -> None:
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"],
                             capture_output=True, text=True).stdout.strip()  # fmt: skip
     contenders = args.contender or CONTENDERS
+    builds = Builds(here=args.build, before=args.before)
     print(json.dumps({"commit": commit, "date": datetime.date.today().isoformat(),
                       "machine": platform.machine(), "cores": os.cpu_count(),
                       "contenders": contenders, "alternations": args.alternations,
@@ -377,7 +403,9 @@ def main() -> None:
             if group.needs_root and os.geteuid() != 0:
                 print(f"# {group.name}: needs root, for network devices", file=sys.stderr)
                 continue
-            for line in measure(group, args.build, contenders, args.alternations, args.steps):
+            if args.before:
+                group = beside_before(group)
+            for line in measure(group, builds, contenders, args.alternations, args.steps):
                 print(json.dumps(line), flush=True)
     finally:
         for path in deepspeed_buffers() - others:

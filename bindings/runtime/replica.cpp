@@ -14,7 +14,7 @@
 #include "bindings/runtime/replicated.h"
 #include "bindings/runtime/update.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/runtime/offload/system_memory.h"
+#include "penstock/runtime/offload/kept_memory.h"
 #include "penstock/runtime/parameters/pager.h"
 #include "penstock/runtime/parameters/zero_init_parameters.h"
 #include "penstock/runtime/train/model_places.h"

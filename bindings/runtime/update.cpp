@@ -16,7 +16,7 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/replicated.h"
-#include "penstock/runtime/offload/system_memory.h"
+#include "penstock/runtime/offload/kept_memory.h"
 
 namespace penstock::bindings {
 namespace {

@@ -43,8 +43,7 @@ CLI::Option* declare_generation(CLI::App& app, Generation& generation) {
              "tokens to go on from, by their numbers")
           ->type_name("N,N");
   app.add_option("--max-tokens", generation.tokens_max,
-                 "tokens to put behind them, at most (64; with "
-                 "--interactive 512)")
+                 "tokens to put behind them, at most (64; of an answer in a chat 512)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("--temperature", generation.temperature,

@@ -18,6 +18,9 @@ struct ProfileCommand {
   std::int32_t threads = 0;  // 0: as many as the launcher gives one of the ranks on this machine.
   bool by_layer = false;     // Each layer is a stage, in place of those of the configuration.
   std::string output;        // Path of the costs; empty: none are written.
+  bool ledger = false;       // Tells where each rank's step goes, in place of layers' times.
+  std::int64_t steps = 5;    // Steps of the ledger.
+  bool json = false;         // The ledger as JSON.
   std::string device;        // Path of a device's figures, in place of layers' times; or empty.
 };
 
@@ -25,7 +28,7 @@ struct ProfileCommand {
 void declare_profile(CLI::App& app, ProfileCommand& command);
 
 // Throws: ConfigError where there is neither a configuration nor a device's file, or what does not
-// go with it.
+// go with it, or with a ledger.
 void check(const ProfileCommand& command);
 
 }  // namespace penstock::cli

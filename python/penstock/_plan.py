@@ -75,7 +75,8 @@ class Plan(Sequence[Candidate]):
     """Candidates, the fastest first.  A notebook shows them as points of time against memory.
 
     layouts: how many have these sizes; simulated: how many of them were.
-    too_large: those that were found on the way and do not fit, with "layout", "step" and "peak".
+    too_large: those that were found on the way and do not fit, with "layout", and the least
+        "step" and "peak" that it has.
     """
 
     def __init__(self, question: _Question) -> None:

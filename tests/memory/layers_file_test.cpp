@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "penstock/core/error.h"
+#include "penstock/core/text.h"
 
 namespace penstock::memory {
 namespace {
@@ -93,6 +94,36 @@ TEST(LayersFile, ReadsWhatItWrites) {
   EXPECT_EQ(read_file.sizes[2].memory.loss.output, 5);
 }
 
+// Four blocks, of which the third keeps more.
+LayersFile blocks() {
+  LayersFile file{.made_for = "a model", .sample_bytes = 1};
+  ModelMemory memory;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = str("h.", i);
+    file.model.push_back({.name = name, .type = "Block", .parameters = 6});
+    memory.layers.push_back({.parameters = {{.name = name + ".weight", .elements = 6}},
+                             .kept = i == 2 ? 9 : 8,
+                             .forward_kernels = {{{KernelKind::Other, 17}, 1}}});
+  }
+  file.sizes.push_back({.memory = memory});
+  return file;
+}
+
+TEST(LayersFile, SaysOnceWhatLayersThatAreAlikeTake) {
+  const std::string text = to_json(blocks());
+  std::size_t whole = 0;
+  for (std::size_t at = 0; (at = text.find("\"kept\"", at)) != std::string::npos; ++at) ++whole;
+  EXPECT_EQ(whole, 3U) << "of the loss, and two kinds of blocks";
+  const LayersFile read_file = read(text);
+  EXPECT_EQ(to_json(read_file), text);
+  const std::vector<LayerMemory>& layers = read_file.sizes[0].memory.layers;
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(layers[i].parameters[0].name, str("h.", i, ".weight"));
+    EXPECT_EQ(layers[i].kept, i == 2 ? 9 : 8);
+    EXPECT_EQ(layers[i].forward_kernels, layers[0].forward_kernels);
+  }
+}
+
 void expect_refused(std::string text, const std::string& part, const std::string& other,
                     const std::string& why) {
   const std::size_t place = text.find(part);
@@ -109,7 +140,7 @@ void expect_refused(std::string text, const std::string& part, const std::string
 
 TEST(LayersFile, RefusesWhatIsNone) {
   const std::string text = to_json(file());
-  expect_refused(text, "\"version\": 4", "\"version\": 3", "this penstock reads version 4");
+  expect_refused(text, "\"version\": 5", "\"version\": 4", "this penstock reads version 5");
   expect_refused(text, "\"kept\": 4", "\"kept\": -4", "kept: expected a whole number from 0");
   expect_refused(text, "\"kept\": 4", "\"kapt\": 4", "no key \"kept\"");
   expect_refused(text, "[8, 9]", "[8]", "backward_peak: expected two numbers");
@@ -126,6 +157,9 @@ TEST(LayersFile, RefusesWhatIsNone) {
                  "expected at most the 0 that the layer has");
   expect_refused(text, "\"context\": 3", "\"context\": 0", "expected 1 or more");
   expect_refused(text, "\"selective\": true", "\"selective\": false", "sizes must rise");
+  const std::string alike = to_json(blocks());
+  expect_refused(alike, "\n   0,", "\n   1,", "expected a layer, or the number of one before it");
+  expect_refused(alike, "h.0.weight", "other.weight", "layer 0 has parameters of other names");
 }
 
 TEST(LayersFile, SaysWhatItsNumbersDependOn) {

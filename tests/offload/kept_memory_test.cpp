@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -47,6 +48,34 @@ std::int64_t faults_of_steps() {
   const std::int64_t before = faults();
   for (int i = 0; i < kSteps; ++i) step();
   return faults() - before;
+}
+
+constexpr std::size_t kBlockBytes = 8 * kGivenBackBytes;
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<void, Free>;
+
+Memory used(std::size_t bytes) {
+  Memory memory(std::malloc(bytes));
+  auto* const byte = static_cast<volatile char*>(memory.get());  // Else none of it need be there.
+  for (std::size_t i = 0; i < bytes; i += 4096) byte[i] = 1;
+  return memory;
+}
+
+// What stays resident of eight blocks that are freed, while a smaller one behind each is in use.
+std::size_t bytes_that_stay() {
+  used(kBlockBytes)
+      .reset();  // From now on glibc takes such blocks from its heap, unless it was told.
+  const std::int64_t before = resident_bytes();
+  std::vector<Memory> large, small;
+  for (int i = 0; i < 8; ++i) {
+    large.push_back(used(kBlockBytes));
+    small.push_back(used(kGivenBackBytes / 8));
+  }
+  large.clear();
+  return static_cast<std::size_t>(resident_bytes() - before);
 }
 
 // The limits that glibc begins with; left alone it raises them, by how much depends on what came
@@ -91,6 +120,8 @@ TEST_F(KeptMemory, GoesBackWhenAPhaseEnds) {
   EXPECT_EXIT(
       {
         keep_freed_memory();
+        step();  // Pages of torch's own code are read when it first runs.
+        give_back_free_memory();
         const std::int64_t before = resident_bytes();
         step();
         const std::int64_t kept = resident_bytes() - before;
@@ -130,7 +161,26 @@ TEST_F(KeptMemory, IsWhatItsUserSays) {
         },
         testing::ExitedWithCode(0), "")
         << name;
+    EXPECT_EXIT(
+        {
+          ::setenv(name, value, 1);
+          give_freed_memory_back();
+          exit_with(bytes_that_stay() > 4 * kBlockBytes);
+        },
+        testing::ExitedWithCode(0), "")
+        << name;
   }
+}
+
+TEST_F(KeptMemory, GoesBackAtOnceForAProcessThatAsks) {
+  EXPECT_EXIT(exit_with(bytes_that_stay() > 4 * kBlockBytes), testing::ExitedWithCode(0), "")
+      << "without asking glibc keeps most: this test shows nothing";
+  EXPECT_EXIT(
+      {
+        give_freed_memory_back();
+        exit_with(bytes_that_stay() < kBlockBytes);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

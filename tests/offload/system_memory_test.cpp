@@ -10,46 +10,16 @@
 #include <memory>
 #include <vector>
 
-#include "tests/support/glibc_allocator.h"
 #include "tests/support/resident_bytes.h"
 
 namespace penstock::offload {
 namespace {
 
-using testing_support::kHasAllocatorOfGlibc;
 using testing_support::resident_bytes;
 
 constexpr std::int64_t kElements = kOwnMemoryBytes / 4;
 
 bool is_mapped(void* page) { return ::msync(page, 1, MS_ASYNC) == 0; }
-
-constexpr std::size_t kBlockBytes = 8 * kGivenBackBytes;
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<void, Free>;
-
-Memory used(std::size_t bytes) {
-  Memory memory(std::malloc(bytes));
-  auto* const byte = static_cast<volatile char*>(memory.get());  // Else none of it need be there.
-  for (std::size_t i = 0; i < bytes; i += 4096) byte[i] = 1;
-  return memory;
-}
-
-// What stays resident of eight blocks that are freed, while a smaller one behind each is in use.
-std::size_t bytes_that_stay() {
-  used(kBlockBytes)
-      .reset();  // From now on glibc takes such blocks from its heap, unless it was told.
-  const std::int64_t before = resident_bytes();
-  std::vector<Memory> large, small;
-  for (int i = 0; i < 8; ++i) {
-    large.push_back(used(kBlockBytes));
-    small.push_back(used(kGivenBackBytes / 8));
-  }
-  large.clear();
-  return static_cast<std::size_t>(resident_bytes() - before);
-}
 
 TEST(SystemMemory, IsZerosAndGoesBackAtOnce) {
   at::Tensor large = zeros_of_system({2, kElements}, at::TensorOptions().dtype(at::kFloat));
@@ -94,21 +64,6 @@ TEST(SystemMemory, SmallTensorsAndOtherTypesAreZerosToo) {
       EXPECT_TRUE(tensor.equal(at::zeros({1, elements}, options))) << elements << " of " << type;
     }
   }
-}
-
-TEST(FreedMemory, GoesBackToTheSystemForAProcessThatAsks) {
-  if (!kHasAllocatorOfGlibc) GTEST_SKIP() << "the allocator is not glibc's";
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // Each in a process that begins anew.
-  ::unsetenv("MALLOC_MMAP_THRESHOLD_");
-  const auto exit_with = [](bool holds) { std::_Exit(holds ? 0 : 1); };
-  EXPECT_EXIT(exit_with(bytes_that_stay() > 4 * kBlockBytes), testing::ExitedWithCode(0), "")
-      << "without asking glibc keeps most: this test shows nothing";
-  EXPECT_EXIT(
-      {
-        give_freed_memory_back();
-        exit_with(bytes_that_stay() < kBlockBytes);
-      },
-      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

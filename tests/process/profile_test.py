@@ -120,7 +120,43 @@ class Profile(PlannerTest):
         )
         self.assertLess(fast["candidates"][0]["step"], slow["candidates"][0]["step"])
 
+    def ledger(self, *words: object) -> list[dict]:
+        ask = ("profile", "gpt.json", "--ledger", "--steps", "2", "--json")
+        return json.loads(self.penstock(*ask, *words).out)["ranks"]
+
+    def test_a_ledger_has_every_rank_and_adds_up(self) -> None:
+        ranks = self.ledger()
+        self.assertEqual([rank["rank"] for rank in ranks], [0, 1])
+        for rank in ranks:
+            together = sum(row["ms"] for row in rank["rows"])
+            self.assertAlmostEqual(together, rank["step_ms"], delta=1e-4 * rank["step_ms"])
+            self.assertGreater(rank["product_peak_gflops"], 0.1)
+        # The head: 2 samples of 16 tokens in a microbatch, 4 of these in a step.
+        head = [each for each in ranks[1]["products"] if each["columns"] == 256]
+        self.assertEqual({(each["rows"], each["inner"]) for each in head}, {(32, 32)})
+        self.assertEqual(sum(each["calls"] for each in head), 4)
+        table = self.penstock("profile", "gpt.json", "--ledger", "--steps", "1").out
+        for words in ("rank 0: a step takes", "rank 1: a step takes", "products", "32 x 32 x 256"):
+            self.assertIn(words, table)
+
+    def test_a_step_takes_its_memory_from_the_last_one(self) -> None:
+        """Gradients of 8 MiB a rank are 2,000 pages, which a step's end frees."""
+        model = {"type": "mlp", "layers": 16, "hidden": 512, "vocabulary": 64}
+        self.write("gpt.json", json.dumps({**CONFIG, "model": {**model, "sequence_length": 64}}))
+        for rank in self.ledger():
+            self.assertLess(rank["page_faults"], 900)
+
+    def test_a_ledger_counts_replicas_and_shared_layers(self) -> None:
+        for mesh in ("data", "tensor"):
+            ranks = self.ledger("--set", f'mesh={{"{mesh}": 2}}')
+            self.assertEqual(len(ranks), 2)
+
     def test_bad_input_is_refused(self) -> None:
+        self.refuse("--by-layer excludes --ledger", "profile", "gpt.json", "--ledger", "--by-layer")
+        self.refuse("--ledger excludes --output", "profile", "gpt.json", "--ledger", "-o", "a.json")
+        self.refuse("--json requires --ledger", "profile", "gpt.json", "--json")
+        self.refuse("--steps", "profile", "gpt.json", "--ledger", "--steps", 0)
+        self.refuse("mesh.pipe", "profile", "gpt.json", "--ledger", "--nproc", 3)
         self.refuse("what is to be measured?", "profile")
         self.refuse("links are between two ranks", "profile", "--device", "a.json", "--nproc", 1)
         self.refuse("--set is for a CONFIG", "profile", "--device", "a.json", "--set", "seed=1")

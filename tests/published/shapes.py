@@ -284,6 +284,6 @@ def layers_file(row: dict[str, Any], program: dict[str, Any]) -> dict[str, Any]:
             "layers": [embedding(shape), *[each] * shape.layers, head(shape)],
         })  # fmt: skip
     return {
-        "version": 4, "made_for": made_for(row), "sample_bytes": 16 * shape.sequence,
+        "version": 5, "made_for": made_for(row), "sample_bytes": 16 * shape.sequence,
         "fused": True, "model": model, "sizes": sizes,
     }  # fmt: skip

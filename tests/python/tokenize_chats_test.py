@@ -115,6 +115,11 @@ def test_forms_of_one_chat_are_one(tmp_path, chatml):
         assert of_row(tmp_path, chatml, row, "m") == f"<|im_start|>system\nslow<|im_end|>\n{SAID}"
 
 
+def test_the_note_says_how_answers_end(tmp_path, chatml):
+    of_row(tmp_path, chatml, {"messages": [USER, ANSWER]}, "messages")
+    assert corpus(tmp_path)[0]["answer_ends"] == [chatml.token_to_id("<|im_end|>")]
+
+
 def test_answers_of_a_prompt_do_not_count(tmp_path, chatml):
     earlier = {"role": "assistant", "content": "12 more"}
     row = {"prompt": [USER, earlier, USER], "completion": [ANSWER], "system": "slow"}

@@ -13,7 +13,7 @@ namespace {
 using testing_support::message_of;
 
 TEST(BestLoss, IsTheLowestAndEqualOnesAreNotLower) {
-  BestLoss best(0);
+  BestLoss best("texts", 0);
   EXPECT_FALSE(best.best());
   EXPECT_TRUE(best.add({.step = 10, .loss = 2.0}));
   EXPECT_FALSE(best.add({.step = 20, .loss = 2.0}));
@@ -25,7 +25,7 @@ TEST(BestLoss, IsTheLowestAndEqualOnesAreNotLower) {
 }
 
 TEST(BestLoss, IsOverAfterSoManyValidationsInARow) {
-  BestLoss best(2);
+  BestLoss best("texts", 2);
   for (const double loss : {3.0, 4.0, 2.0, 2.5}) best.add({.step = 1, .loss = loss});
   EXPECT_FALSE(best.is_over()) << "the lower one began anew";
   best.add({.step = 5, .loss = 2.1});
@@ -33,10 +33,10 @@ TEST(BestLoss, IsOverAfterSoManyValidationsInARow) {
 }
 
 TEST(BestLoss, GoesOnFromItsState) {
-  BestLoss one(2);
+  BestLoss one("texts", 2);
   one.add({.step = 10, .loss = 0.1 + 0.2});
   one.add({.step = 20, .loss = 7});
-  BestLoss other(2);
+  BestLoss other("texts", 2);
   other.go_on_from(one.state());
   EXPECT_EQ(other.state(), one.state());
   EXPECT_EQ(other.best()->loss, one.best()->loss) << "the same bits";
@@ -46,8 +46,31 @@ TEST(BestLoss, GoesOnFromItsState) {
   EXPECT_FALSE(other.best());
 }
 
+TEST(BestLoss, BeginsAnewForAnotherSet) {
+  BestLoss one("chats", 2);
+  one.add({.step = 10, .loss = 0.5});
+  BestLoss other("texts", 2);
+  EXPECT_EQ(other.go_on_from(one.state()), "chats");
+  EXPECT_TRUE(other.add({.step = 20, .loss = 7})) << "0.5 was another set's";
+  BestLoss same("chats", 2);
+  EXPECT_EQ(same.go_on_from(one.state()), std::nullopt);
+  EXPECT_FALSE(same.add({.step = 20, .loss = 7}));
+}
+
+TEST(BestLoss, KnowsItsModel) {
+  BestLoss one("texts", 2);
+  one.add({.step = 10, .loss = 2});
+  one.saved("ab12");
+  one.add({.step = 20, .loss = 3});
+  BestLoss other("texts", 2);
+  other.go_on_from(one.state());
+  EXPECT_EQ(other.model(), "ab12");
+  other.add({.step = 30, .loss = 1});
+  EXPECT_EQ(other.model(), "") << "the better one is not saved yet";
+}
+
 TEST(BestLoss, RefusesAStateThatIsNone) {
-  BestLoss best(2);
+  BestLoss best("texts", 2);
   for (const char* const text : {"", "10 0.5 20", "10 0.5 20 x"}) {
     EXPECT_NE(message_of([&] { best.go_on_from({{"best validation", text}}); }), "no error");
   }

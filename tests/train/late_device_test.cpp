@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LateKinds, testing::Values("Mlp", "TiedGpt", "Sk
 // Whether a run with a planted fault has other bits, or an error, in one of some orders.
 bool is_found(const TrainerOptions& options, const Kind& kind, const std::vector<Batch2>& batches,
               const DeviceTrained& expected, const LeftOut& fault) {
-  constexpr std::uint64_t kOrders = 60;
+  constexpr std::uint64_t kOrders = 240;  // Most are found in a few; a busy machine hides some.
   for (std::uint64_t seed = 0; seed < kOrders; ++seed) {
     const LateStreams late({.seed = seed, .left_out = fault});
     try {

@@ -15,6 +15,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,8 +62,14 @@ class TokenSamples {
     return sources_[static_cast<std::size_t>(source)].training_samples;
   }
   std::int64_t validation_samples() const { return validation_samples_; }
+  // Samples of one set, after which it begins anew.  REQUIRES: set < validation_sets().
+  std::int64_t validation_samples_of(std::size_t set) const {
+    return validation_.empty() ? validation_samples_ : validation_[set].samples();
+  }
   // Whether samples of a source were packed: documents begin and end within them.
   bool is_packed() const;
+  // The tokens with which the answers end that are trained on, as notes of the sources say.
+  std::set<std::int64_t> answer_ends() const;
   // The first step, from 1, of which no target counts by the masks; 0: none of any sample to train
   // on does.  Reads all masks.  Throws: ConfigError for one that cannot be read.
   std::optional<std::int64_t> silent_step(std::int64_t steps, std::int64_t batch_size) const;

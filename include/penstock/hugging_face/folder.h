@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,9 +75,13 @@ class ModelFolder {
 // The files beside config.json and the weights that a folder's readers want: the tokenizer's,
 // generation_config.json, and licenses.  Copies those that `from` has, each whole or not at all,
 // without paths of this machine.  `card`: what README.md is to be; absent: the one that `from` has.
+// `ends`: tokens that generation_config.json is to name as ends of a text, besides its own.
 // Throws: CheckpointError with the path and the system's reason.
 void copy_other_files(const std::string& from, const std::string& to,
-                      const std::optional<std::string>& card = {});
+                      const std::optional<std::string>& card = {},
+                      const std::set<std::int64_t>& ends = {});
+// The same of the tokenizer and its chat template alone.  Returns whether `from` has a tokenizer.
+bool copy_tokenizer(const std::string& from, const std::string& to);
 
 // "tuned" of "/data/tuned/": what others may see of a path of this machine.
 std::string last_part(const std::string& path);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,11 +51,18 @@ class SavedModel {
   // Throws: CheckpointError, on rank 0, with what is needed and what is free.
   void check_room();
 
+  // Tokens that the folder's generation_config.json is to name as ends of a text, too.
+  void answers_end_with(std::set<std::int64_t> ends) { answer_ends_ = std::move(ends); }
+
   // Collective; over when all is in place.
   // card: what README.md beside a folder's model is to be, on rank 0; absent: the folder's own.
   // Returns: a line for people, "weights saved to out".
   // Throws: CheckpointError for a file that cannot be written.
   std::string write(const std::optional<std::string>& card = {});
+
+  // What a folder's model or adapters are known by: a hash of every tensor's name and first 4 KiB;
+  // "" where there are none, or files that are no weights.
+  static std::string identity_of(const std::string& folder);
 
  private:
   bool is_root() const { return communicator_.rank().value == 0; }
@@ -67,6 +75,7 @@ class SavedModel {
   void write_shard(std::int32_t place);
   void put_in_place(weights::NewModel& model);
 
+  void copy_other_files() const;
   void write_adapters();
   std::string adapter_part(std::int32_t place) const;
   void join_adapters();
@@ -85,6 +94,7 @@ class SavedModel {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   std::optional<std::string> card_;
+  std::set<std::int64_t> answer_ends_;
   std::string name_;  // Name of the save under way, the same on all ranks.
   std::int64_t saves_ = 0;
   // Names in each place's shard, a line each; empty except on rank 0.

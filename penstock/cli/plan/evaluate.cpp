@@ -10,6 +10,7 @@
 #include "penstock/cli/plan/starting.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/choose/checked_run.h"
 
 namespace penstock::cli {
 namespace {
@@ -70,12 +71,13 @@ config::ValidationSet set_in(const std::string& text) {
   return {.name = text.substr(0, at), .path = text.substr(at + 1)};
 }
 
-// Files that have a result each; none where the configuration's data are the only ones.
+// Files that have a result each; none where the configuration's data are the only ones.  One alone
+// may have no name.
 // Throws: ConfigError for two of one name.
 std::vector<config::ValidationSet> named_sets(const EvaluateCommand& command) {
   std::vector<config::ValidationSet> sets;
   for (const std::string& text : command.data) sets.push_back(set_in(text));
-  if (sets.size() == 1 && sets.front().name.empty()) return {};
+  if (sets.size() == 1 && sets.front().name.empty()) return sets;
   std::map<std::string, std::string> paths;
   for (config::ValidationSet& set : sets) {
     if (set.path.empty()) throw ConfigError(str("evaluate: --data ", set.name, "= names no file"));
@@ -102,9 +104,6 @@ std::vector<std::string> words_of(const EvaluateCommand& command) {
 
 int run_evaluate(EvaluateCommand command) {
   const std::vector<config::ValidationSet> sets = named_sets(command);
-  if (sets.empty() && !command.data.empty()) {
-    command.ranks.overrides.push_back({"data.path", command.data.front(), "--data"});
-  }
   const RankStart start = start_of_model(command.ranks);
   const config::Config config = start.read().config;
   require_weights(command.ranks.config, config);
@@ -113,7 +112,10 @@ int run_evaluate(EvaluateCommand command) {
                       {"name the directory of the run: --run DIR"});
   }
   check_is_no_pipe("data path", config.data.path);
-  for (const config::ValidationSet& set : sets) check_is_no_pipe("data path", set.path);
+  for (const config::ValidationSet& set : sets) {
+    check_is_no_pipe("data path", set.path);
+    choose::check_data(set.path);
+  }
   const launch::LauncherEnvironment self = launch::from_process_environment();
   if (self.kind == launch::LauncherKind::Nobody) {
     return run_ranks_once("evaluate", words_of(command), command.ranks, start, config);

@@ -175,8 +175,8 @@ int run_generate(const GenerateCommand& command) {
   }
   Talk* const texts = talk ? &*talk : nullptr;
   Generation generation = command.generation;
-  const std::int64_t tokens_max = generation.tokens_max.value_or(
-      command.is_interactive ? kTokensOfAnswerMax : kTokensOfTextMax);
+  const std::int64_t tokens_max =
+      generation.tokens_max.value_or(is_chat ? kTokensOfAnswerMax : kTokensOfTextMax);
   generation.tokens_max = tokens_max;
   if (is_chat) generation.ends = texts->ends();
   RankZero model;

@@ -379,12 +379,13 @@ int run_plan(const PlanCommand& given) {
   check_plan_inputs(command.inputs);
   const std::int64_t memory_max = memory_limit(command);
   files_of(command.offload);
+  ProgressLines lines(std::chrono::milliseconds(800));
+  lines.at("plan: layers of the model");
   const Layers all_layers = layers_of(command.inputs, read.config);
   const memory::LayersFile& layers = all_layers.file;
   const Times times = times_of(command.inputs, read.config, layers);
   const Links links = links_of(command.inputs, times);
   const Files files = files_of(command.offload);
-  ProgressLines lines;
   Request request{.config = read.config,
                   .layers = layers,
                   .family = all_layers.shaped ? shape->family : "",

@@ -126,16 +126,14 @@ std::vector<std::string> columns(const PlanQuestion& question, const Plans& plan
 }
 
 std::string too_large_text(const Plans& plans) {
-  std::size_t faster = 0;
-  const choose::TooLarge* first = nullptr;
-  const double slowest = plans.candidates.back().time.step();
-  for (const choose::TooLarge& each : plans.too_large) {
-    if (each.time == 0.0 || each.time >= slowest) continue;
-    ++faster;
-    if (first == nullptr) first = &each;
-  }
-  if (first == nullptr) return "";
-  return str("\ntoo large: ", faster, " layouts would be among these; the fastest takes ",
+  constexpr double kAsFast = 1.0 - 1e-6;
+  const double slowest = kAsFast * plans.candidates.back().time.step();
+  const auto may_be_faster = [&](const choose::TooLarge& each) { return each.time < slowest; };
+  const auto first = std::ranges::find_if(plans.too_large, may_be_faster);
+  if (first == plans.too_large.end()) return "";
+  const auto count = std::ranges::count_if(plans.too_large, may_be_faster);
+  return str("\ntoo large: ", count, count == 1 ? " layout" : " layouts",
+             " that may be faster than the last of these; the first takes at least ",
              milliseconds(first->time), " ms and ", size(first->bytes), ": ",
              to_string(first->layout), "\n");
 }
@@ -224,8 +222,7 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
 
 std::string json_of(const choose::TooLarge& each) {
   return str("    {\"layout\": ", json_quote(to_string(each.layout)),
-             ", \"step\": ", each.time > 0 ? shortest(each.time) : "null",
-             ", \"peak\": ", each.bytes, "}");
+             ", \"step\": ", shortest(each.time), ", \"peak\": ", each.bytes, "}");
 }
 
 // Milliseconds, to a microsecond.

@@ -1,6 +1,3 @@
-#include <stdlib.h>
-
-#include <filesystem>
 #include <memory>
 
 #include "penstock/cli/plan/commands.h"
@@ -9,6 +6,7 @@
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/core/work_folder.h"
 #include "penstock/files/checkpoint/checkpoint_directory.h"
 #include "penstock/files/checkpoint/difference.h"
 #include "penstock/launch/environment.h"
@@ -17,7 +15,6 @@
 namespace penstock::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using checkpoint::Difference;
 using checkpoint::SavedCheckpoint;
 
@@ -25,30 +22,6 @@ struct SelftestCommand {
   TrainCommand train;
   std::int64_t steps = 20;
   double tolerance = 1e-4;
-};
-
-// A folder for the runs of a test, which stays where the test fails.
-class Workplace {
- public:
-  Workplace() : path_((fs::temp_directory_path() / "penstock-selftest-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr) {
-      throw Error(str("cannot make a folder in ", in_quotes(fs::temp_directory_path().string())));
-    }
-  }
-  ~Workplace() {
-    std::error_code ignored;
-    if (!stays_) fs::remove_all(path_, ignored);
-  }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-
-  std::string run(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-  void keep() { stays_ = true; }
-
- private:
-  std::string path_;
-  bool stays_ = false;
 };
 
 // The command with other values of some keys.
@@ -89,21 +62,21 @@ std::string first_of(const Difference& difference) {
              shortest(first.relative), " of the largest value");
 }
 
-int say(const std::string& text, bool is_good, Workplace& place) {
+int say(const std::string& text, bool is_good, WorkFolder& place) {
   if (!is_good) place.keep();
   write_output(str("selftest: ", text, "\n", is_good ? "" : str("runs: ", place.path(), "\n")), "");
   return static_cast<int>(is_good ? ExitCode::Ok : ExitCode::Failure);
 }
 
 int run_resume(const SelftestCommand& command) {
-  Workplace place;
+  WorkFolder place("selftest");
   const std::int64_t half = command.steps / 2;
-  train(command, with(command.train, {{"checkpoint.resume", "\"\""}}), place.run("whole"));
-  const std::string from = checkpoint::folder_of(place.run("whole") + "/checkpoints", half);
-  train(command, with(command.train, {{"checkpoint.resume", from}}), place.run("resumed"));
+  train(command, with(command.train, {{"checkpoint.resume", "\"\""}}), place.file("whole"));
+  const std::string from = checkpoint::folder_of(place.file("whole") + "/checkpoints", half);
+  train(command, with(command.train, {{"checkpoint.resume", from}}), place.file("resumed"));
   const Difference found =
-      compare(checkpoint::folder_of(place.run("resumed") + "/checkpoints", command.steps),
-              checkpoint::folder_of(place.run("whole") + "/checkpoints", command.steps));
+      compare(checkpoint::folder_of(place.file("resumed") + "/checkpoints", command.steps),
+              checkpoint::folder_of(place.file("whole") + "/checkpoints", command.steps));
   if (found.different.empty()) {
     return say(str("a run that is resumed after step ", half, " is, after step ", command.steps,
                    ", bit for bit the one that went on: ", found.equal, " tensors"),
@@ -115,14 +88,14 @@ int run_resume(const SelftestCommand& command) {
 }
 
 int run_parity(const SelftestCommand& command) {
-  Workplace place;
+  WorkFolder place("selftest");
   const config::ReadConfig read = start_of(command.train).read();
   const std::int64_t ranks =
       command.train.nproc > 0 ? command.train.nproc : config::asked_shape(read.config.mesh).size();
   const config::Batch batch =
       config::resolve_batch(read.config.batch, config::resolve_mesh(read.config.mesh, ranks));
   const auto fresh = with(command.train, {{"checkpoint.resume", "\"\""}});
-  train(command, fresh, place.run("layout"));
+  train(command, fresh, place.file("layout"));
   std::vector<std::pair<std::string, std::string>> changes = {
       {"schedule", "gpipe"},
       {"zero_optimization.stage", "0"},
@@ -132,10 +105,10 @@ int run_parity(const SelftestCommand& command) {
   for (const mesh::AxisRow& axis : mesh::kAxes) changes.emplace_back(str("mesh.", axis.name), "1");
   TrainCommand one = with(fresh, changes);
   one.nproc = 1;
-  train(command, one, place.run("one_process"));
+  train(command, one, place.file("one_process"));
   const Difference found =
-      compare(checkpoint::folder_of(place.run("layout") + "/checkpoints", command.steps),
-              checkpoint::folder_of(place.run("one_process") + "/checkpoints", command.steps));
+      compare(checkpoint::folder_of(place.file("layout") + "/checkpoints", command.steps),
+              checkpoint::folder_of(place.file("one_process") + "/checkpoints", command.steps));
   if (found.different.empty()) {
     return say(str("after ", command.steps,
                    " steps this layout has, bit for bit, what one process "

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "penstock/cli/runtime/ledger.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
 #include "penstock/core/atomic_file.h"
@@ -250,6 +251,14 @@ int run_profile(const ProfileCommand& command) {
   if (!command.device.empty()) return measure_this(command);
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
+  if (command.ledger) {
+    try {
+      const std::int64_t ranks = command.run.ranks(config.mesh);
+      return run_ledger(command, config, threads_of(command, ranks));
+    } catch (const Error& error) {
+      throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());
+    }
+  }
   config::require_whole_layers(
       config, "profile", "one process runs whole layers, and nobody exchanges with it",
       {"a run measures what ranks that share layers take, exchanges included: costs.json in its "

@@ -44,6 +44,18 @@ class Members {
     refuse(str(key, ": expected true or false, found ", json::found(value)));
   }
 
+  std::vector<std::int64_t> integers(const char* key, std::int64_t low, std::int64_t high) const {
+    const json::Value& value = get(key);
+    const auto* const list = std::get_if<json::Value::Array>(&value.data);
+    std::vector<std::int64_t> numbers;
+    for (const json::Value& each : list != nullptr ? *list : json::Value::Array()) {
+      const auto* const number = std::get_if<std::int64_t>(&each.data);
+      if (number != nullptr && *number >= low && *number <= high) numbers.push_back(*number);
+    }
+    if (list != nullptr && list->size() == numbers.size()) return numbers;
+    refuse(str(key, ": must be a list of integers in [", low, ", ", high, "]"));
+  }
+
   bool is_null(const char* key) const { return get(key).is_null(); }
   bool has(const char* key) const { return json::find(*object_, key) != nullptr; }
 
@@ -96,6 +108,9 @@ CorpusNote parse_note(std::string_view text, const std::string& name) {
   }
   if (members.has("sample_tokens")) {
     note.sample_tokens = members.integer("sample_tokens", 1, note.tokens);
+  }
+  if (members.has("answer_ends")) {
+    note.answer_ends = members.integers("answer_ends", 0, note.vocabulary - 1);
   }
   members.refuse_unread();
   return note;

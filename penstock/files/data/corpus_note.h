@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace penstock::data {
 
@@ -20,6 +21,7 @@ struct CorpusNote {
   std::string tokenizer_hash;  // Hash of its tokenizer.json: the same hash, the same tokenizer.
   bool masked = false;         // Whether PATH.bin.mask says which tokens count.
   std::optional<std::int64_t> sample_tokens = {};  // Tokens of each sample, where they are packed.
+  std::vector<std::int64_t> answer_ends = {};      // Tokens with which the answers of chats end.
 
   friend bool operator==(const CorpusNote&, const CorpusNote&) = default;
 };

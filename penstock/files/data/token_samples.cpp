@@ -134,6 +134,12 @@ void TokenSamples::validation_of(std::size_t set, std::int64_t number,
   source.read(Permutation(samples, kValidationKey).at(number % samples), inputs, targets);
 }
 
+std::set<std::int64_t> TokenSamples::answer_ends() const {
+  std::set<std::int64_t> all;
+  for (const Source& source : sources_) all.merge(source.tokens.answer_ends());
+  return all;
+}
+
 agreement::Facts TokenSamples::facts() const {
   using agreement::Fact;
   agreement::Facts facts = {{Fact::TokenSources, str(sources_.size())},

@@ -205,4 +205,12 @@ std::set<std::optional<std::int64_t>> TokenSource::document_ends() const {
   return all;
 }
 
+std::set<std::int64_t> TokenSource::answer_ends() const {
+  std::set<std::int64_t> all;
+  for (const TokenFile& file : files_) {
+    if (file.note()) all.insert(file.note()->answer_ends.begin(), file.note()->answer_ends.end());
+  }
+  return all;
+}
+
 }  // namespace penstock::data

@@ -69,6 +69,8 @@ class TokenSource {
   // The tokens that end a document, as notes say; absent stands for a file whose note, or lack of
   // one, says none.
   std::set<std::optional<std::int64_t>> document_ends() const;
+  // The tokens with which answers of chats end, as notes say.
+  std::set<std::int64_t> answer_ends() const;
 
  private:
   struct Place {

@@ -15,14 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_data(const std::string& path) {
-  std::error_code error;
-  if (path.empty() || fs::exists(path, error)) return;
-  if (fs::exists(path + ".bin", error)) return;  // Megatron's PATH.bin and PATH.idx.
-  throw ConfigError(
-      str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
-}
-
 void check_offload(const std::string& section, const config::OffloadConfig& offload) {
   if (offload.device != config::OffloadDevice::Nvme) return;
   std::error_code error;
@@ -55,6 +47,14 @@ lower::ProgramOptions program_of(const config::Config& config, const mesh::Shape
                                 .microbatches = static_cast<std::int32_t>(batch.microbatches)};
   if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
   return options;
+}
+
+void check_data(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || fs::exists(path, error)) return;
+  if (fs::exists(path + ".bin", error)) return;  // Megatron's PATH.bin and PATH.idx.
+  throw ConfigError(
+      str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
 }
 
 void check_run(const std::string& name, const config::Config& config, const mesh::Shape& mesh) {

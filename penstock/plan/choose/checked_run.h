@@ -16,6 +16,9 @@ namespace penstock::choose {
 // Throws: ConfigError as config::resolve_batch().
 lower::ProgramOptions program_of(const config::Config& config, const mesh::Shape& mesh);
 
+// Throws: ConfigError for a path of data that is not there; "" is none.
+void check_data(const std::string& path);
+
 // Finds once what every rank would find wrong.
 // Throws: Error with the name of the configuration in front.
 void check_run(const std::string& name, const config::Config& config, const mesh::Shape& mesh);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <queue>
@@ -11,10 +12,14 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/plan/choose/in_flight.h"
+#include "penstock/plan/choose/memory_bound.h"
+#include "penstock/plan/choose/sized_layers.h"
 #include "penstock/plan/choose/stages.h"
-#include "penstock/plan/config/optimizer_states.h"
+#include "penstock/plan/choose/time_bound.h"
 #include "penstock/plan/config/resolve.h"
 #include "penstock/plan/lower/programs.h"
+#include "penstock/schedule/generators/generators.h"
 
 namespace penstock::choose {
 namespace {
@@ -23,79 +28,23 @@ using verify::VerifiedSchedule;
 
 // Limit on actions in all programs that are kept: about half a gigabyte.
 constexpr std::size_t kCachedActionsMax = 6'000'000;
-// Sizes that were made and are kept: some 100 megabytes of a large model.
-constexpr std::size_t kMadeMax = 64;
+// Bounds are so much lower that no rounding lifts one above the time that it bounds.
+constexpr double kSurely = 1.0 - 1e-9;
 // Simulations that the stages of a candidate are worth.
 constexpr std::int32_t kCuts = 64;
 
-memory::Sharing sharing_of(const config::Config& config, const Layout& layout) {
-  const config::ZeroConfig& zero = config.zero_optimization;
-  partition::PersistenceLimits persistence{.elements = zero.stage3_param_persistence_threshold};
-  if (zero.stage3_model_persistence_threshold) {
-    persistence.elements_in_all = *zero.stage3_model_persistence_threshold;
-  }
-  return {.rules = {.stage = layout.zero,
-                    .ranks = layout.zero_ranks(),
-                    .bucket_bytes = zero.reduce_bucket_size * element_bytes(config),
-                    .one_rank_has_pieces = layout.offload == Offload::StatesAndParameters},
-          .expert_ranks = layout.expert_zero_ranks(),
-          .shards = layout.shards,
-          .states_per_element = config::states_per_parameter(config.optimizer),
-          .state_bytes_per_part = config::counts_steps(config.optimizer) ? 4 : 0,
-          .has_states_in_file = layout.offload != Offload::Nothing,
-          .has_pieces_in_file = layout.offload == Offload::StatesAndParameters,
-          .persistence = persistence};
-}
-
 class Planner {
  public:
-  explicit Planner(const Request& request) : request_(request) {}
+  explicit Planner(const Request& request)
+      : request_(request), sizes_(request), memory_bound_(request, sizes_) {}
 
-  const memory::MeasuredSize& size_of(const Layout& layout) {
-    const auto& sizes = request_.layers.sizes;
-    const auto found = std::ranges::find_if(sizes, [&](const memory::MeasuredSize& size) {
-      return size.microbatch == layout.microbatch && size.sharers == layout.tensor() &&
-             size.context == layout.context() && size.experts == layout.experts &&
-             size.is_selective == layout.is_selective;
-    });
-    if (found != sizes.end()) return *found;
-    PENSTOCK_CHECK(request_.make_size != nullptr);
-    const SizeKey key = size_key(layout);
-    auto made = made_.find(key);
-    if (made != made_.end()) return made->second;
-    if (made_.size() >= kMadeMax) made_.clear();
-    return made_.emplace(key, request_.make_size(layout)).first->second;
-  }
-  const memory::ModelMemory& memory_of(const Layout& layout) { return size_of(layout).memory; }
-
-  const std::vector<LayerTimes>& times_of(const Layout& layout) {
-    auto [place, is_new] = times_.try_emplace(size_key(layout));
-    if (!is_new) return place->second;
-    place->second = request_.times_of(size_of(layout));
-    const LinkSpeed& link = request_.network.within(Rank(0), Rank(layout.tensor() - 1));
-    add_exchanges(link, size_of(layout), request_.kernels, place->second);
-    add_axis_exchanges(request_.network,
-                       {.context = {.ranks = layout.context(), .apart = layout.tensor()},
-                        .experts = {.ranks = layout.experts, .apart = 1}},
-                       size_of(layout), request_.kernels, place->second);
-    return place->second;
-  }
-
-  // The partition that balances the stages' work.
+  MemoryBound& memory_bound() { return memory_bound_; }
   const partition::Partition& balanced(const Layout& layout) {
-    auto [place, is_new] = balanced_.try_emplace({size_key(layout), layout.stages()});
-    if (is_new) {
-      std::vector<double> costs;
-      for (const LayerTimes& each : times_of(layout)) costs.push_back(in_all(each));
-      place->second = partition::partition(request_.layers.model, layout.stages(),
-                                           partition::ByCost{std::move(costs)});
-    }
-    return place->second;
+    return sizes_.balanced(layout).partition;
   }
 
   std::shared_ptr<const VerifiedSchedule> schedule_of(const Layout& layout) {
-    const Program key{layout.schedule, layout.pipe(), layout.stages_per_rank, layout.microbatches};
-    const auto found = schedules_.find(key);
+    const auto found = schedules_.find(program_of(layout));
     if (found != schedules_.end()) return found->second;
     const auto made = std::make_shared<const VerifiedSchedule>(
         lower::training_program({.schedule = layout.schedule,
@@ -109,20 +58,32 @@ class Planner {
       cached_actions_ = 0;
     }
     cached_actions_ += actions;
-    schedules_.emplace(key, made);
+    schedules_.emplace(program_of(layout), made);
     return made;
   }
 
+  const InFlight& in_flight_of(const Layout& layout) {
+    auto [place, is_new] = in_flight_.try_emplace(program_of(layout));
+    if (is_new) {
+      place->second = in_flight(
+          schedule::make_schedule(layout.schedule, {.ranks = layout.pipe(),
+                                                    .stages_per_rank = layout.stages_per_rank,
+                                                    .microbatches = layout.microbatches}));
+    }
+    return place->second;
+  }
+
   StepInputs inputs_of(const Layout& layout, const partition::Partition& partition,
-                       const VerifiedSchedule& schedule) {
+                       const std::vector<Rank>& homes) {
+    const SizedLayers& sized = sizes_.layers_of(layout);
     return {.layout = layout,
             .partition = partition,
-            .schedule = schedule,
-            .times = times_of(layout),
-            .memory = memory_of(layout),
+            .homes = homes,
+            .times = sized.times,
+            .memory = sized.memory,
             .network = request_.network,
             .sharing = sharing_of(request_.config, layout),
-            .live_page_bytes_max = live_page_bytes_max(),
+            .live_page_bytes_max = live_page_bytes_max(request_.config),
             .prefetch_bytes = request_.config.zero_optimization.stage3_prefetch_bucket_size *
                               element_bytes(request_.config),
             .memory_bandwidth = request_.memory_bandwidth,
@@ -133,7 +94,20 @@ class Planner {
 
   double time_of(const Layout& layout, const partition::Partition& partition) {
     const auto schedule = schedule_of(layout);
-    return step_time(inputs_of(layout, partition, *schedule));
+    return step_time(inputs_of(layout, partition, schedule->facts().homes.of_stages()), *schedule);
+  }
+
+  // What no schedule of the layout beats.
+  double least_time_of(const Layout& layout) {
+    return kSurely * least_time(layout, balanced(layout), sizes_.layers_of(layout).times);
+  }
+  // What no order beats whose homes and backwards are the program's.
+  double least_time_of(const Layout& layout, const partition::Partition& partition) {
+    const InFlight& program = in_flight_of(layout);
+    Layout short_step = layout;
+    short_step.microbatches = distinct_microbatches(layout.microbatches);
+    const StepInputs inputs = inputs_of(short_step, partition, program.homes);
+    return kSurely * least_time(inputs, layout.microbatches, program.backwards);
   }
 
   std::vector<memory::PipeRank> memory_of(const Layout& layout,
@@ -144,42 +118,22 @@ class Planner {
          .partition = partition,
          .mesh = layout.mesh,
          .model = request_.layers.model,
-         .memory = memory_of(layout),
+         .memory = sizes_.layers_of(layout).memory,
          .sharing = sharing_of(request_.config, layout),
          .recomputation = {.interval = layout.recompute_interval,
                            .layers = request_.config.pipeline.checkpointable_layers},
-         .live_page_bytes_max = live_page_bytes_max(),
-         .batch_bytes = layout.microbatch * layout.microbatches * request_.layers.sample_bytes /
-                        layout.context(),
+         .live_page_bytes_max = live_page_bytes_max(request_.config),
+         .batch_bytes = batch_bytes(request_, layout),
          .copies = memory::copies_of(request_.config, request_.config.launch.device)});
-  }
-
-  // What the states of the fullest rank take at least, whichever rank has which stages.
-  std::int64_t least_bytes(const Layout& layout) {
-    const auto key =
-        std::tuple(layout.pipe(), layout.tensor(), layout.context(), layout.experts, layout.shards,
-                   layout.stages_per_rank, layout.zero, layout.microbatch, layout.offload);
-    auto [place, is_new] = least_bytes_.try_emplace(key);
-    if (is_new) {
-      std::vector<std::vector<StageId>> alone;
-      for (std::int32_t s = 0; s < layout.stages(); ++s) alone.push_back({StageId(s)});
-      std::int64_t sum = 0;
-      for (const std::int64_t bytes : memory::state_bytes(
-               alone, balanced(layout), memory_of(layout), sharing_of(request_.config, layout))) {
-        sum += bytes;
-      }
-      place->second = sum / layout.pipe();
-    }
-    return place->second;
   }
 
   Candidate candidate_of(const Layout& layout) { return priced(layout, cut(layout)).candidate; }
 
   Priced priced(const Layout& layout, const partition::Partition& partition) {
     const auto schedule = schedule_of(layout);
-    const StepInputs inputs = inputs_of(layout, partition, *schedule);
+    const StepInputs inputs = inputs_of(layout, partition, schedule->facts().homes.of_stages());
     Priced priced{.candidate = {.layout = layout, .partition = partition},
-                  .times = step_parts_by_rank(inputs)};
+                  .times = step_parts_by_rank(inputs, *schedule)};
     Candidate& candidate = priced.candidate;
     candidate.time = of_busiest(priced.times);
     for (const memory::PipeRank& rank : memory_of(layout, partition)) {
@@ -215,8 +169,12 @@ class Planner {
 
   // The stages of a candidate that fits when its work is balanced.
   partition::Partition cut(const Layout& layout) {
+    double best = std::numeric_limits<double>::infinity();
     const auto time = [&](const partition::Partition& stages) -> std::optional<double> {
-      return time_of(layout, stages);
+      if (least_time_of(layout, stages) >= best) return std::nullopt;
+      const double simulated = time_of(layout, stages);
+      best = std::min(best, simulated);
+      return simulated;
     };
     const CutStages cut = cut_stages(balanced(layout), time, kCuts);
     if (cut.partition.bounds == balanced(layout).bounds) return cut.partition;
@@ -227,31 +185,17 @@ class Planner {
   }
 
  private:
-  // What a layout's layers depend on: the size of a microbatch, tensor, context, experts,
-  // selective.
-  using SizeKey = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, bool>;
-  static SizeKey size_key(const Layout& layout) {
-    return {layout.microbatch, layout.tensor(), layout.context(), layout.experts,
-            layout.is_selective};
-  }
-
   using Program = std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>;
-
-  std::int64_t live_page_bytes_max() const {
-    return request_.config.zero_optimization.stage3_max_live_parameters *
-           element_bytes(request_.config);
+  static Program program_of(const Layout& layout) {
+    return {layout.schedule, layout.pipe(), layout.stages_per_rank, layout.microbatches};
   }
 
   const Request& request_;
-  std::map<SizeKey, std::vector<LayerTimes>> times_;
-  std::map<std::pair<SizeKey, std::int32_t>, partition::Partition> balanced_;
+  LayerSizes sizes_;
+  MemoryBound memory_bound_;
   std::map<Program, std::shared_ptr<const VerifiedSchedule>> schedules_;
   std::size_t cached_actions_ = 0;
-  std::map<SizeKey, memory::MeasuredSize> made_;
-  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
-                      std::int32_t, ZeroStage, std::int64_t, Offload>,
-           std::int64_t>
-      least_bytes_;
+  std::map<Program, InFlight> in_flight_;
 };
 
 std::int64_t fullest(const std::vector<memory::PipeRank>& ranks) {
@@ -263,10 +207,13 @@ std::int64_t fullest(const std::vector<memory::PipeRank>& ranks) {
 // Candidates to find for each that is shown, where many are equal.
 constexpr std::int64_t kFoundMax = 8;
 
+// What is known of a layout's time.
+enum class Known : std::uint8_t { Least, LeastOfProgram, Simulated };
+
 // A layout with its bound, or its time.
 struct Entry {
   double time = 0.0;
-  bool is_simulated = false;
+  Known known = Known::Least;
   std::size_t layout = 0;
 
   friend bool operator>(const Entry& a, const Entry& b) {
@@ -286,6 +233,100 @@ void check(const config::Config& config) {
   }
 }
 
+// Takes layouts in the order of what is known of their times, and learns more of one at a time.
+class Search {
+ public:
+  explicit Search(const Request& request) : request_(request), planner_(request) {
+    request.at("listing layouts");
+    layouts_ = all_layouts(request.choices);
+    plans_.layouts = std::ssize(layouts_);
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      if (i % kTold == 0) request.at(str("bounds of layouts: ", i, " of ", layouts_.size()));
+      entries_.push({.time = planner_.least_time_of(layouts_[i]), .layout = i});
+    }
+  }
+
+  Plans run() && {
+    while (!entries_.empty() && std::ssize(plans_.candidates) < request_.top &&
+           found_ < kFoundMax * request_.top) {
+      if (looked_at_++ % kTold == 0) tell();
+      const Entry entry = entries_.top();
+      entries_.pop();
+      learn(entry);
+    }
+    std::ranges::stable_sort(plans_.candidates, {},
+                             [](const Candidate& each) { return each.time.step(); });
+    return std::move(plans_);
+  }
+
+ private:
+  static constexpr std::size_t kTold = 64;  // Layouts between texts of what is done.
+
+  void tell() const {
+    request_.at(str("layouts, the fastest first: ", looked_at_, " looked at, ",
+                    plans_.too_large.size(), " of ", layouts_.size(), " too large, ",
+                    plans_.simulated, " simulated; ", plans_.candidates.size(), " of ",
+                    request_.top, " candidates found"));
+  }
+
+  void learn(const Entry& entry) {
+    const Layout& layout = layouts_[entry.layout];
+    switch (entry.known) {
+      case Known::Least:
+        if (is_too_large(entry, planner_.memory_bound().least_bytes(layout))) return;
+        return bound(entry, layout);
+      case Known::LeastOfProgram:
+        return simulate(entry, layout);
+      case Known::Simulated:
+        return add(planner_.candidate_of(layout));
+    }
+  }
+
+  bool is_too_large(const Entry& entry, std::int64_t bytes) {
+    if (bytes <= request_.memory_max) return false;
+    plans_.too_large.push_back(
+        {.layout = layouts_[entry.layout], .time = entry.time, .bytes = bytes});
+    return true;
+  }
+
+  void bound(const Entry& entry, const Layout& layout) {
+    const InFlight& program = planner_.in_flight_of(layout);
+    if (is_too_large(entry, planner_.memory_bound().least_bytes(layout, program))) return;
+    const double time = planner_.least_time_of(layout, planner_.balanced(layout));
+    entries_.push({.time = std::max(entry.time, time),
+                   .known = Known::LeastOfProgram,
+                   .layout = entry.layout});
+  }
+
+  void simulate(const Entry& entry, const Layout& layout) {
+    const partition::Partition& stages = planner_.balanced(layout);
+    if (is_too_large(entry, fullest(planner_.memory_of(layout, stages)))) return;
+    const double time = planner_.time_of(layout, stages);
+    ++plans_.simulated;
+    entries_.push({.time = time, .known = Known::Simulated, .layout = entry.layout});
+  }
+
+  void add(Candidate candidate) {
+    ++found_;
+    const auto equal = std::ranges::find_if(
+        plans_.candidates, [&](const Candidate& other) { return is_equal(other, candidate); });
+    if (equal == plans_.candidates.end()) {
+      plans_.candidates.push_back(std::move(candidate));
+    } else {
+      equal->equals.push_back(candidate.layout);
+    }
+  }
+
+  const Request& request_;
+  Planner planner_;
+  std::vector<Layout> layouts_;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> entries_;
+  Plans plans_;
+  // Layouts that were cut and simulated: a bound for the time that those that are equal take.
+  std::int64_t found_ = 0;
+  std::size_t looked_at_ = 0;
+};
+
 }  // namespace
 
 std::int64_t Candidate::peak() const { return std::ranges::max(peak_bytes); }
@@ -302,54 +343,7 @@ bool is_equal(const Candidate& a, const Candidate& b) {
 
 Plans plan(const Request& request) {
   check(request.config);
-  Planner planner(request);
-  const std::vector<Layout> layouts = all_layouts(request.choices);
-  Plans plans{.layouts = std::ssize(layouts)};
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> entries;
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    request.at(str("bounds of layouts: ", i, " of ", layouts.size()));
-    const std::int64_t bytes = planner.least_bytes(layouts[i]);
-    if (bytes > request.memory_max) {
-      plans.too_large.push_back({.layout = layouts[i], .bytes = bytes});
-      continue;
-    }
-    const double least =
-        least_time(layouts[i], planner.balanced(layouts[i]), planner.times_of(layouts[i]));
-    entries.push({.time = least, .layout = i});
-  }
-  // Layouts that were cut and simulated: a bound for the time that those that are equal take.
-  std::int64_t found = 0;
-  while (!entries.empty() && std::ssize(plans.candidates) < request.top &&
-         found < kFoundMax * request.top) {
-    request.at(str("simulating layouts: ", plans.simulated, " of at most ", layouts.size(), "; ",
-                   plans.candidates.size(), " of ", request.top, " candidates found"));
-    const Entry entry = entries.top();
-    entries.pop();
-    const Layout& layout = layouts[entry.layout];
-    if (!entry.is_simulated) {
-      const double time = planner.time_of(layout, planner.balanced(layout));
-      ++plans.simulated;
-      entries.push({.time = time, .is_simulated = true, .layout = entry.layout});
-      continue;
-    }
-    const std::int64_t bytes = fullest(planner.memory_of(layout, planner.balanced(layout)));
-    if (bytes > request.memory_max) {
-      plans.too_large.push_back({.layout = layout, .time = entry.time, .bytes = bytes});
-      continue;
-    }
-    ++found;
-    Candidate candidate = planner.candidate_of(layout);
-    const auto equal = std::ranges::find_if(
-        plans.candidates, [&](const Candidate& other) { return is_equal(other, candidate); });
-    if (equal == plans.candidates.end()) {
-      plans.candidates.push_back(std::move(candidate));
-    } else {
-      equal->equals.push_back(layout);
-    }
-  }
-  std::ranges::stable_sort(plans.candidates, {},
-                           [](const Candidate& each) { return each.time.step(); });
-  return plans;
+  return Search(request).run();
 }
 
 Priced price(const Request& request, const AskedLayout& asked) {
@@ -368,20 +362,33 @@ Priced price(const Request& request, const Candidate& candidate) {
 Prepared prepare(const Request& request, const Candidate& candidate) {
   Planner planner(request);
   const auto schedule = planner.schedule_of(candidate.layout);
-  return {*schedule, costs_of(planner.inputs_of(candidate.layout, candidate.partition, *schedule))};
+  return {*schedule, costs_of(planner.inputs_of(candidate.layout, candidate.partition,
+                                                schedule->facts().homes.of_stages()))};
 }
 
 TooLarge least_memory(const Request& request, std::size_t count) {
   Planner planner(request);
-  std::vector<Layout> layouts = all_layouts(request.choices);
+  const std::vector<Layout> layouts = all_layouts(request.choices);
   PENSTOCK_CHECK(!layouts.empty());
-  std::ranges::stable_sort(layouts, {},
-                           [&](const Layout& layout) { return planner.least_bytes(layout); });
-  if (layouts.size() > count) layouts.resize(count);
+  // Layouts by a bound of their memory: any program's, then their own program's.
+  using Bound = std::tuple<std::int64_t, std::size_t, bool>;
+  std::priority_queue<Bound, std::vector<Bound>, std::greater<>> bounds;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    bounds.emplace(planner.memory_bound().least_bytes(layouts[i]), i, false);
+  }
   TooLarge least{.bytes = std::numeric_limits<std::int64_t>::max()};
-  for (const Layout& layout : layouts) {
+  for (std::size_t told = 0; told < count && !bounds.empty();) {
+    const auto [bound, i, is_of_program] = bounds.top();
+    bounds.pop();
+    const Layout& layout = layouts[i];
+    if (bound >= least.bytes) break;
     request.at(str("what would fit: ", to_string(layout)));
-    if (planner.least_bytes(layout) >= least.bytes) break;
+    if (!is_of_program) {
+      const InFlight& program = planner.in_flight_of(layout);
+      bounds.emplace(planner.memory_bound().least_bytes(layout, program), i, true);
+      continue;
+    }
+    ++told;
     const std::int64_t bytes = fullest(planner.memory_of(layout, planner.balanced(layout)));
     if (bytes < least.bytes) least = {.layout = layout, .bytes = bytes};
   }

@@ -1,11 +1,12 @@
 // The layouts of a model on so many ranks, the fastest first, as far as their memory fits.
 //
 // `penstock plan` asks it.  A layout's time is that of a simulated step (step_time.h), its memory
-// what `penstock memory` would tell of it (memory/pipe_memory.h).  A bound that takes no schedule
-// comes first.  A layout is simulated only when its bound is below the times of those that are
-// left.  Its memory is told only when its time is the next in order.  So the list is the true one
-// for stages of balanced work, and most layouts cost next to nothing.  The stages of those that
-// were found are then cut for their schedules (stages.h), and they are sorted by that.
+// what `penstock memory` would tell of it (memory/pipe_memory.h).  Layouts are taken in the order
+// of what is known of their times.  First that is a bound of any schedule, then one of the layout's
+// own (time_bound.h), and at last the time.  With each step a bound of its memory is looked at, too
+// (memory_bound.h), and before the simulation the memory.  So the list is the true one for stages
+// of balanced work, and most layouts cost next to nothing.  The stages of those that were found are
+// then cut for their schedules (stages.h), and they are sorted by that.
 // Thread safety: none.  Units: seconds, bytes.
 #pragma once
 #include <cstdint>
@@ -64,9 +65,8 @@ bool is_equal(const Candidate& a, const Candidate& b);
 // A layout whose memory does not fit.
 struct TooLarge {
   Layout layout;
-  double time = 0.0;  // Seconds of its step; 0: it was not simulated.
-  // Bytes that its fullest rank needs; a lower bound if it was not simulated.
-  std::int64_t bytes = 0;
+  double time = 0.0;       // Seconds that its step takes at least.
+  std::int64_t bytes = 0;  // Bytes that its fullest rank needs at least.
 };
 
 struct Plans {
@@ -108,7 +108,7 @@ struct Prepared {
 Prepared prepare(const Request& request, const Candidate& candidate);
 
 // The least memory per rank with which some layout fits, and that layout; for a request whose plans
-// are empty, though sizes of some layouts fit.  Of the `count` layouts with the smallest states.
+// are empty, though sizes of some layouts fit.  Of the `count` layouts with the smallest bounds.
 TooLarge least_memory(const Request& request, std::size_t count = 50);
 
 // The configuration with the candidate's layout, as `penstock train` takes it.

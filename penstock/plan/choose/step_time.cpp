@@ -35,7 +35,7 @@ class Step {
     }
     for (std::int32_t s = 0; s < in_.partition.stages(); ++s) {
       works_.push_back(work_of(in_, StageId(s)));
-      const std::size_t rank = in_.schedule.rank_of(StageId(s)).index();
+      const std::size_t rank = in_.homes[static_cast<std::size_t>(s)].index();
       pages_[rank] += works_.back().others.parameters;
       if (experts_are_cut()) pages_[rank] += works_.back().experts.parameters;
       ends_[rank] += works_.back().end.update;
@@ -63,8 +63,7 @@ class Step {
   double exchanges(std::size_t rank) const {
     double sum = 0.0;
     for (std::size_t s = 0; s < works_.size(); ++s) {
-      const StageId stage(static_cast<std::int32_t>(s));
-      if (in_.schedule.rank_of(stage).index() == rank) sum += works_[s].times.exchanges;
+      if (rank_of(s) == rank) sum += works_[s].times.exchanges;
     }
     return sum * in_.layout.microbatches;
   }
@@ -81,8 +80,7 @@ class Step {
   devices::KernelSeconds kernels(std::size_t rank, double compute) const {
     devices::KernelSeconds sum;
     for (std::size_t s = 0; s < works_.size(); ++s) {
-      const StageId stage(static_cast<std::int32_t>(s));
-      if (in_.schedule.rank_of(stage).index() == rank) sum += works_[s].kernels;
+      if (rank_of(s) == rank) sum += works_[s].kernels;
     }
     return sum.all() == 0.0 ? sum : compute / sum.all() * sum;
   }
@@ -120,9 +118,7 @@ class Step {
     return others / in_.layout.zero_ranks() + experts / in_.layout.expert_zero_ranks();
   }
 
-  std::size_t rank_of(std::size_t stage) const {
-    return in_.schedule.rank_of(StageId(static_cast<std::int32_t>(stage))).index();
-  }
+  std::size_t rank_of(std::size_t stage) const { return in_.homes[stage].index(); }
 
   // What a device does; cores read gradients, parameters and states, and write the last two.
   double update_in_memory() const {
@@ -243,7 +239,7 @@ class Step {
     const auto count = static_cast<std::size_t>(in_.layout.microbatches);
     for (std::size_t s = 0; s < works_.size(); ++s) {
       const StageWork& work = works_[s];
-      const std::size_t rank = in_.schedule.rank_of(StageId(static_cast<std::int32_t>(s))).index();
+      const std::size_t rank = in_.homes[s].index();
       const bool comes = with_gathers && in_.sharing.rules.come_and_go();
       const auto budget = static_cast<double>(in_.live_page_bytes_max);
       const bool is_each_time = pages_[rank] > budget;
@@ -343,11 +339,11 @@ class Step {
 
 simulate::Costs costs_of(const StepInputs& inputs) { return Step(inputs).costs(Parts::All); }
 
-double step_time(const StepInputs& inputs) {
+double step_time(const StepInputs& inputs, const verify::VerifiedSchedule& schedule) {
   const Costs costs = costs_of(inputs);
   const auto detail = shares_cores(inputs.layout, inputs.network) ? simulate::Detail::Events
                                                                   : simulate::Detail::Totals;
-  const simulate::Simulation step = simulate::simulate(inputs.schedule, costs, detail);
+  const simulate::Simulation step = simulate::simulate(schedule, costs, detail);
   if (detail == simulate::Detail::Totals) return step.makespan;
   return time_on_shared_cores(step, costs.optimizer, inputs.layout, inputs.network);
 }
@@ -357,10 +353,11 @@ const StepTime& of_busiest(const std::vector<RankTime>& ranks) {
   return std::ranges::max_element(ranks, {}, busy)->time;
 }
 
-std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs) {
+std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs,
+                                         const verify::VerifiedSchedule& schedule) {
   const Step step(inputs);
   const auto run = [&](Parts parts) {
-    return simulate::simulate(inputs.schedule, step.costs(parts), simulate::Detail::Totals);
+    return simulate::simulate(schedule, step.costs(parts), simulate::Detail::Totals);
   };
   const simulate::Simulation alone = run(Parts::Compute);
   const double with_messages = run(Parts::Messages).makespan;
@@ -370,7 +367,7 @@ std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs) {
                   .gathers = with_gathers - with_messages + step.gather_after_update(),
                   .update = step.update()};
   common.sums = all - with_gathers - common.update - step.gather_after_update();
-  if (shares_cores(inputs.layout, inputs.network)) common.cores = step_time(inputs) - all;
+  if (shares_cores(inputs.layout, inputs.network)) common.cores = step_time(inputs, schedule) - all;
   std::vector<RankTime> ranks;
   for (std::size_t rank = 0; rank < alone.busy.size(); ++rank) {
     StepTime time = common;
@@ -383,31 +380,6 @@ std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs) {
                      .experts = step.wait(rank, &StageWork::in_experts)});
   }
   return ranks;
-}
-
-double least_time(const Layout& layout, const partition::Partition& partition,
-                  const std::vector<LayerTimes>& times) {
-  const auto sum = [&](std::int64_t first, std::int64_t end, const auto& of) {
-    double all = 0.0;
-    for (std::int64_t i = first; i < end; ++i) all += of(times[static_cast<std::size_t>(i)]);
-    return all;
-  };
-  const bool again = layout.recompute_interval > 0;
-  const auto work = [&](const LayerTimes& each) {
-    const double backward = std::min(each.backward, each.input + each.weight);
-    return each.forward + backward + (again ? each.computing_again() : 0.0);
-  };
-  const auto layers = static_cast<std::int64_t>(times.size());
-  const StageId last(layout.pipe() - 1);
-  const double before =
-      sum(0, partition.first_layer(last), [](const LayerTimes& each) { return each.forward; });
-  // Where each rank has one stage, the stage's own work; else at least an equal share of all work.
-  const double microbatches = layout.microbatches;
-  if (layout.stages_per_rank == 1) {
-    return before +
-           microbatches * sum(partition.first_layer(last), partition.end_layer(last), work);
-  }
-  return std::max(before, microbatches * sum(0, layers, work) / layout.pipe());
 }
 
 }  // namespace penstock::choose

@@ -30,7 +30,7 @@ namespace penstock::choose {
 struct StepInputs {
   const Layout& layout;
   const partition::Partition& partition;
-  const verify::VerifiedSchedule& schedule;
+  const std::vector<Rank>& homes;  // Ranks of the pipeline by stage.
   const std::vector<LayerTimes>& times;
   const memory::ModelMemory& memory;
   const Network& network;
@@ -75,16 +75,11 @@ struct RankTime {
 simulate::Costs costs_of(const StepInputs& inputs);
 
 // The time from 0 to the end of the update.
-double step_time(const StepInputs& inputs);
+double step_time(const StepInputs& inputs, const verify::VerifiedSchedule& schedule);
 // The same, in its parts, of each pipeline rank: a simulation for each part.
-std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs);
+std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs,
+                                         const verify::VerifiedSchedule& schedule);
 // The part of the rank that computes most.
 const StepTime& of_busiest(const std::vector<RankTime>& ranks);
-
-// A time that no schedule of this layout beats with these stages: the rank of stage pipe - 1 begins
-// when the stages before it have passed a microbatch on, and computes all of its own.
-// REQUIRES: stage s < pipe is on rank s, as all schedules here have it.
-double least_time(const Layout& layout, const partition::Partition& partition,
-                  const std::vector<LayerTimes>& times);
 
 }  // namespace penstock::choose

@@ -100,7 +100,9 @@ std::string Condition::needs() const {
 
 std::string Condition::found() const {
   std::vector<std::string> all;
-  for (const Part& part : parts_) all.push_back(part.found);
+  for (const Part& part : parts_) {  // Two values of a key are needed, and one is found.
+    if (std::ranges::find(all, part.found) == all.end()) all.push_back(part.found);
+  }
   return join(all, " and ");
 }
 

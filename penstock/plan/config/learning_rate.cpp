@@ -4,6 +4,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
 namespace penstock::config {
 
 double warmup_share(WarmupType type, std::int64_t step, std::int64_t steps) {
@@ -105,6 +108,25 @@ double learning_rate_share(const SchedulerConfig& scheduler, std::int64_t step,
     }
   }
   return 1.0;
+}
+
+void require_curve_fits(const SchedulerConfig& scheduler, std::int64_t steps_of_run,
+                        const std::function<void(const std::string& line)>& tell) {
+  const std::int64_t total = scheduler.total_num_steps.value_or(steps_of_run);
+  const std::int64_t warmup = scheduler.type == SchedulerType::WarmupCosine
+                                  ? std::max(kWarmupStepsMin, scheduler.warmup_num_steps)
+                                  : steps_of(scheduler.warmup, total);
+  const std::int64_t decay =
+      scheduler.type == SchedulerType::Wsd ? steps_of(scheduler.decay, total) : 0;
+  if (warmup + decay > total && decay > 0) {
+    throw ConfigError(str("scheduler.params.decay = ", shortest(scheduler.decay), ": the last ",
+                          decay, " steps, and the first ", warmup, " of warmup, are more than the ",
+                          total, " steps of the schedule"),
+                      {"shares fit runs of every length: \"decay\": 0.1 is their last tenth"});
+  }
+  if (warmup < steps_of_run || steps_of_run <= 1) return;
+  tell(str("the warm-up takes ", warmup, " steps, and the run has ", steps_of_run,
+           ": the learning rate never is optimizer.params.lr"));
 }
 
 }  // namespace penstock::config

@@ -8,6 +8,8 @@
 // arXiv 1608.03983, one cycle; WSD: Hu et al., MiniCPM, arXiv 2404.06395.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "penstock/config/config.h"
 
@@ -33,5 +35,10 @@ bool ends_with_run(const SchedulerConfig& scheduler);
 // 10,000). steps_of_run: what total_num_steps is where it is absent.
 double learning_rate_share(const SchedulerConfig& scheduler, std::int64_t step,
                            std::int64_t steps_of_run);
+
+// Whether the curve has room in the run.  `tell` hears of a warm-up after which no step is left:
+// the rate never is the optimizer's. Throws: ConfigError for WSD whose rise and fall do not fit.
+void require_curve_fits(const SchedulerConfig& scheduler, std::int64_t steps_of_run,
+                        const std::function<void(const std::string& line)>& tell);
 
 }  // namespace penstock::config

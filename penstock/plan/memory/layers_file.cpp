@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -14,7 +15,7 @@ namespace {
 
 using json::Value;
 
-constexpr std::int64_t kVersion = 4;
+constexpr std::int64_t kVersion = 5;
 
 struct NumberOf {
   const char* key;
@@ -149,19 +150,62 @@ std::string to_json(const LayerMemory& layer) {
   return str("{", join(members, ", "), "}");
 }
 
-std::string to_json(const std::vector<LayerMemory>& layers) {
+// Renames the parameters of a layer for another layer of its kind; nothing where one has a name
+// that does not begin with the layer's.
+std::optional<LayerMemory> renamed(LayerMemory layer, const std::string& from,
+                                   const std::string& to) {
+  for (Parameter& each : layer.parameters) {
+    if (!each.name.starts_with(from + ".")) return std::nullopt;
+    each.name = to + each.name.substr(from.size());
+  }
+  return layer;
+}
+
+bool are_equal(const LayerMemory& a, const LayerMemory& b) {
+  const auto all = [&](const auto& table, auto member) {
+    return std::ranges::all_of(
+        table, [&](const auto& each) { return a.*(each.*member) == b.*(each.*member); });
+  };
+  return all(kNumbers, &NumberOf::number) && all(kFlags, &FlagOf::flag) &&
+         std::ranges::all_of(kPeaks,
+                             [&](const PeakOf& each) {
+                               const PassPeak &one = a.*each.peak, &other = b.*each.peak;
+                               return one.first == other.first && one.later == other.later;
+                             }) &&
+         a.exchanges == b.exchanges &&
+         std::ranges::equal(
+             a.parameters, b.parameters, {}, [](const Parameter& each) { return to_json(each); },
+             [](const Parameter& each) { return to_json(each); }) &&
+         all(kPasses, &KernelsOf::kernels) && all(kExchanging, &PassOf::pass);
+}
+
+// A layer that is like one before it, but for its name, is the number of that: large models have a
+// hundred alike, in each of a hundred sizes.
+std::string to_json(const std::vector<LayerMemory>& layers, const partition::ModelMeta& model) {
   std::vector<std::string> texts;
-  for (const LayerMemory& layer : layers) texts.push_back(to_json(layer));
+  std::vector<std::size_t> whole;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto like = std::ranges::find_if(whole, [&](std::size_t before) {
+      const auto named = renamed(layers[before], model[before].name, model[i].name);
+      return named && are_equal(*named, layers[i]);
+    });
+    if (like == whole.end()) {
+      whole.push_back(i);
+      texts.push_back(to_json(layers[i]));
+    } else {
+      texts.push_back(str(*like));
+    }
+  }
   return str("[\n   ", join(texts, ",\n   "), "]");
 }
 
-std::string to_json(const MeasuredSize& size) {
+std::string to_json(const MeasuredSize& size, const partition::ModelMeta& model) {
   return str("{\"microbatch\": ", size.microbatch, ", \"sharers\": ", size.sharers,
              ", \"context\": ", size.context, ", \"experts\": ", size.experts,
              ", \"selective\": ", text(size.is_selective),
              ",\n  \"loss\": ", to_json(size.memory.loss),
-             ",\n  \"layers\": ", to_json(size.memory.layers),
-             ",\n  \"again\": ", to_json(size.memory.again), "}");
+             ",\n  \"layers\": ", to_json(size.memory.layers, model),
+             ",\n  \"again\": ", to_json(size.memory.again, model), "}");
 }
 
 [[noreturn]] void refuse(const Value& value, const std::string& what) {
@@ -324,7 +368,32 @@ LayerMemory read_layer(const Value& value) {
   return layer;
 }
 
-MeasuredSize read_size(const Value& value) {
+// A layer, or the number of one before it that it is like.
+std::vector<LayerMemory> read_list(const Reader& reader, const char* key,
+                                   const partition::ModelMeta& model) {
+  const Value::Array& list = reader.list(key);
+  if (!list.empty() && list.size() != model.size()) {
+    refuse(reader.at(key), str(key, ": ", list.size(), " layers; the model has ", model.size()));
+  }
+  std::vector<LayerMemory> layers;
+  for (const Value& each : list) {
+    const auto* const like = std::get_if<std::int64_t>(&each.data);
+    if (like == nullptr) {
+      layers.push_back(read_layer(each));
+      continue;
+    }
+    if (*like < 0 || *like >= std::ssize(layers)) {
+      refuse(each, str(key, ": expected a layer, or the number of one before it, found ", *like));
+    }
+    const auto before = static_cast<std::size_t>(*like);
+    auto named = renamed(layers[before], model[before].name, model[layers.size()].name);
+    if (!named) refuse(each, str(key, ": layer ", *like, " has parameters of other names"));
+    layers.push_back(std::move(*named));
+  }
+  return layers;
+}
+
+MeasuredSize read_size(const Value& value, const partition::ModelMeta& model) {
   const Reader reader(value);
   MeasuredSize size{.microbatch = reader.number("microbatch"),
                     .sharers = reader.number("sharers"),
@@ -335,15 +404,9 @@ MeasuredSize read_size(const Value& value) {
     if (reader.number(key) < 1) refuse(reader.at(key), str(key, ": expected 1 or more"));
   }
   size.memory.loss = read_layer(reader.at("loss"));
-  for (const Value& each : reader.list("layers")) {
-    size.memory.layers.push_back(read_layer(each));
-  }
-  for (const Value& each : reader.list("again")) {
-    size.memory.again.push_back(read_layer(each));
-  }
-  if (!size.memory.again.empty() && size.memory.again.size() != size.memory.layers.size()) {
-    refuse(reader.at("again"), "again: expected nothing, or as many as there are layers");
-  }
+  size.memory.layers = read_list(reader, "layers", model);
+  size.memory.again = read_list(reader, "again", model);
+  if (size.memory.layers.empty()) refuse(reader.at("layers"), "layers: expected some");
   return size;
 }
 
@@ -382,7 +445,7 @@ std::string to_json(const LayersFile& file) {
                         json_quote(layer.type), ", \"parameters\": ", layer.parameters, "}"));
   }
   std::vector<std::string> sizes;
-  for (const MeasuredSize& size : file.sizes) sizes.push_back(to_json(size));
+  for (const MeasuredSize& size : file.sizes) sizes.push_back(to_json(size, file.model));
   return str("{\"version\": ", kVersion, ",\n \"made_for\": ", json_quote(file.made_for),
              ",\n \"sample_bytes\": ", file.sample_bytes,
              ",\n \"fused\": ", file.is_fused ? "true" : "false", ",\n \"model\": [\n  ",
@@ -406,11 +469,8 @@ LayersFile read_layers(const Value& json) {
                           .parameters = layer.number("parameters")});
   }
   for (const Value& each : reader.list("sizes")) {
-    file.sizes.push_back(read_size(each));
+    file.sizes.push_back(read_size(each, file.model));
     const MeasuredSize& size = file.sizes.back();
-    if (size.memory.layers.size() != file.model.size()) {
-      refuse(each, str(size.memory.layers.size(), " layers; the model has ", file.model.size()));
-    }
     const auto place = [](const MeasuredSize& of) {
       return std::tuple(of.sharers, of.context, of.experts, of.microbatch, of.is_selective);
     };

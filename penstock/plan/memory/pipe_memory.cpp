@@ -19,19 +19,21 @@ std::vector<LayerMemory> layers_of(const ModelMemory& memory, const partition::P
           memory.layers.begin() + partition.end_layer(stage)};
 }
 
-StageLayers stage_layers(const PipeRun& run, StageId stage) {
-  const std::int64_t first = run.partition.first_layer(stage);
-  StageLayers layers{.layers = layers_of(run.memory, run.partition, stage)};
-  for (const partition::SegmentRange& range : partition::segment_ranges(
-           run.model, first, run.partition.end_layer(stage), run.recomputation)) {
+StageLayers stage_layers(const partition::ModelMeta& model, const ModelMemory& memory,
+                         const partition::Partition& partition,
+                         const partition::Recomputation& recomputation, StageId stage) {
+  const std::int64_t first = partition.first_layer(stage);
+  StageLayers layers{.layers = layers_of(memory, partition, stage)};
+  for (const partition::SegmentRange& range :
+       partition::segment_ranges(model, first, partition.end_layer(stage), recomputation)) {
     layers.segments.push_back({.first = static_cast<std::size_t>(range.first - first),
                                .end = static_cast<std::size_t>(range.end - first),
                                .is_recomputed = range.is_recomputed});
-    if (!range.is_recomputed || run.memory.again.empty()) continue;
-    std::copy(run.memory.again.begin() + range.first, run.memory.again.begin() + range.end,
+    if (!range.is_recomputed || memory.again.empty()) continue;
+    std::copy(memory.again.begin() + range.first, memory.again.begin() + range.end,
               layers.layers.begin() + (range.first - first));
   }
-  if (stage.value + 1 == run.partition.stages()) layers.loss = run.memory.loss;
+  if (stage.value + 1 == partition.stages()) layers.loss = memory.loss;
   return layers;
 }
 
@@ -111,7 +113,8 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
   std::vector<SavedStage> saved;
   const bool are_alike = lower::programs_of(run.schedule) == mesh::Programs::Alike;
   for (const StageId stage : plan.chunks) {
-    StageLayers layers = stage_layers(run, stage);
+    StageLayers layers =
+        stage_layers(run.model, run.memory, run.partition, run.recomputation, stage);
     States states = states_of(layers.layers, run.sharing, earlier);
     standing.always.parameters += states.parameters;
     standing.always.gradients += states.gradients;
@@ -166,20 +169,11 @@ std::vector<PipeRank> pipe_memory(const PipeRun& run) {
   return ranks;
 }
 
-std::vector<std::int64_t> state_bytes(const std::vector<std::vector<StageId>>& stages_of,
-                                      const partition::Partition& partition,
-                                      const ModelMemory& memory, const Sharing& sharing) {
-  std::vector<std::int64_t> bytes;
-  for (const std::vector<StageId>& stages : stages_of) {
-    Earlier earlier(sharing);
-    std::int64_t sum = 0;
-    for (const StageId stage : stages) {
-      const States states = states_of(layers_of(memory, partition, stage), sharing, earlier);
-      sum += states.parameters + states.gradients + states.optimizer;
-    }
-    bytes.push_back(sum);
-  }
-  return bytes;
+std::int64_t kept_bytes(const partition::ModelMeta& model, const ModelMemory& memory,
+                        const partition::Partition& partition,
+                        const partition::Recomputation& recomputation, StageId stage) {
+  const StageMemory passes(stage_layers(model, memory, partition, recomputation, stage));
+  return passes.forward().after.activations;
 }
 
 }  // namespace penstock::memory

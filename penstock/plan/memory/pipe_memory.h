@@ -49,11 +49,10 @@ struct PipeRank {
 // Throws: ConfigError as partition::segment_ranges(); ScheduleError as lower::lower().
 std::vector<PipeRank> pipe_memory(const PipeRun& run);
 
-// What the ranks have of parameters, gradients and optimizer states alone: no less is there at any
-// time of a step.  Takes no schedule, so that a layout can be refused before one is made.
-// By rank, whose stages are `stages_of`.
-std::vector<std::int64_t> state_bytes(const std::vector<std::vector<StageId>>& stages_of,
-                                      const partition::Partition& partition,
-                                      const ModelMemory& memory, const Sharing& sharing);
+// What a forward of one microbatch leaves of a stage for its backward, without an output that is
+// the next stage's. Throws: ConfigError as partition::segment_ranges().
+std::int64_t kept_bytes(const partition::ModelMeta& model, const ModelMemory& memory,
+                        const partition::Partition& partition,
+                        const partition::Recomputation& recomputation, StageId stage);
 
 }  // namespace penstock::memory

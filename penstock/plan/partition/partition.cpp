@@ -21,7 +21,7 @@ std::vector<std::int64_t> uniform_bounds(std::int64_t layers, std::int64_t stage
   return bounds;
 }
 
-// Exact: dynamic programme over (first layer, stages left), O(layers^2 x stages).
+// Exact: dynamic programme over (first layer, stages left), O(layers x stages x log(layers)).
 std::vector<std::int64_t> balanced_bounds(const std::vector<double>& costs, std::size_t stages) {
   const std::size_t layers = costs.size();
   std::vector<double> before(layers + 1, 0.0);  // Cost of layers [0, i) at before[i].
@@ -33,10 +33,15 @@ std::vector<std::int64_t> balanced_bounds(const std::vector<double>& costs, std:
   largest[0][layers] = 0.0;
   for (std::size_t k = 1; k <= stages; ++k) {
     for (std::size_t i = 0; i + k <= layers; ++i) {
-      for (std::size_t end = i + 1; end + k - 1 <= layers; ++end) {
-        largest[k][i] =
-            std::min(largest[k][i], std::max(before[end] - before[i], largest[k - 1][end]));
+      // The later the first stage ends, the larger it is, and the smaller the largest of the rest.
+      std::size_t end = i + 1, last = layers - k + 1;
+      while (end < last) {
+        const std::size_t middle = (end + last) / 2;
+        const bool is_larger = before[middle] - before[i] >= largest[k - 1][middle];
+        (is_larger ? last : end) = is_larger ? middle : middle + 1;
       }
+      largest[k][i] = std::max(before[end] - before[i], largest[k - 1][end]);
+      if (end > i + 1) largest[k][i] = std::min(largest[k][i], largest[k - 1][end - 1]);
     }
   }
   std::vector<std::int64_t> bounds = {0};

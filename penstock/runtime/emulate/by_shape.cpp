@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "penstock/runtime/emulate/operators.h"
 #include "penstock/runtime/emulate/virtual_device.h"
 #include "penstock/runtime/nn/host_kernels.h"
 
@@ -17,7 +18,7 @@ constexpr c10::DeviceIndex kOnly = 0;
 class DeviceMeter final : public probe::Meter {
  public:
   explicit DeviceMeter(Kernels kernels) {
-    if (kernels == Kernels::Host) host_.emplace();
+    if (kernels == Kernels::Host) host_.emplace(charge_pass);
   }
   std::int64_t now() const override { return rank_of(kOnly).live_bytes() - start_; }
   std::int64_t peak() const override { return rank_of(kOnly).peak_bytes() - start_; }

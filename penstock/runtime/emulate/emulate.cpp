@@ -11,6 +11,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/config/resolve.h"
+#include "penstock/runtime/emulate/operators.h"
 #include "penstock/runtime/emulate/timed_communicator.h"
 #include "penstock/runtime/emulate/virtual_device.h"
 #include "penstock/runtime/nn/host_kernels.h"
@@ -66,7 +67,7 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
         const auto communicator =
             make_timed_communicator(inner, rank, board, device.devices_per_host);
         std::optional<nn::HostKernels> host_kernels;
-        if (device.is_processor) host_kernels.emplace();
+        if (device.is_processor) host_kernels.emplace(charge_pass);
         train::TrainerOptions options = run::options_of(config, mesh, batch);
         options.device = c10::Device(kVirtual, index);
         options.compares_weights = false;

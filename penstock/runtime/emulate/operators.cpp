@@ -315,6 +315,13 @@ void keep_whole(torch::Library& library, const std::vector<std::string>& ours) {
 
 }  // namespace
 
+void charge_pass(std::string_view pass, const std::vector<at::Tensor>& reads,
+                 const std::vector<at::Tensor>& writes) {
+  const std::string name(pass);
+  own(writes, name);
+  charge(reads.front().device().index(), name, reads, writes);
+}
+
 void install_operators() {
   using torch::Library;
   static auto* const rest =

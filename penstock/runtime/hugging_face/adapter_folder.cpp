@@ -230,8 +230,13 @@ class Merging {
     if (!parameter.ends_with(".weight")) return tensor;
     const auto a = take(str(linear, ".", kAdapterIn, ".weight"));
     const auto b = take(str(linear, ".", kAdapterOut, ".weight"));
-    if (!a || !b) return tensor;
     const auto lengths = take(str(linear, ".", kAdapterLengths, ".weight"));
+    if (!a && !b && !lengths) return tensor;
+    if (!a || !b) {
+      throw ConfigError(str("the adapter of ", linear, " in ", quoted_path(files_.folder()),
+                            " has no ", a ? kAdapterOut : kAdapterIn,
+                            ": some of its tensors are missing"));
+    }
     const std::int64_t in = tensor.size(is_in_out_ ? 0 : 1), out = tensor.size(is_in_out_ ? 1 : 0);
     const std::int64_t rank = options_.rank_of(linear);
     const bool fits = a->sizes() == at::IntArrayRef({rank, in}) &&
@@ -256,6 +261,9 @@ class Merging {
     std::vector<std::string> left;
     for (const auto& [parameter, name] : stored_) {
       if (!taken_.contains(parameter)) left.push_back(name);
+    }
+    if (taken_.empty()) {
+      throw ConfigError(str(quoted_path(files_.folder()), ": has no tensor of an adapter"));
     }
     if (left.empty()) return;
     constexpr std::size_t kTold = 4;
@@ -299,7 +307,7 @@ class Merging {
 }  // namespace
 
 std::int64_t merge_adapters(const std::string& adapters, const ModelFolder& model,
-                            const std::string& to,
+                            const std::string& to, const std::string& card,
                             const std::function<void(const std::string& what)>& at) {
   Merging merging(adapters, model);
   const weights::TensorFiles files(model.path());
@@ -331,7 +339,8 @@ std::int64_t merge_adapters(const std::string& adapters, const ModelFolder& mode
     index.names.push_back(names);
   }
   merging.finish();
-  copy_other_files(model.path(), to);
+  copy_other_files(model.path(), to, card);
+  copy_tokenizer(adapters, to);
   merged.put_in_place(index, [] {});
   return merging.linears();
 }

@@ -38,11 +38,13 @@ SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
                             const nn::AdapterOptions& adapter);
 
 // Writes to `to` the model with the adapters of a folder added, in the types and files that the
-// model's folder has.  `at` hears what is done next.
+// model's folder has, with the tokenizer that the adapters have beside them, if any, and `card` as
+// README.md.  `at` hears what is done next.
 // Returns: the number of linears that have one.
 // Throws: ConfigError for adapters that are not this model's; as read_adapters() and NewModel.
 std::int64_t merge_adapters(
     const std::string& adapters, const ModelFolder& model, const std::string& to,
+    const std::string& card,
     const std::function<void(const std::string& what)>& at = [](const std::string&) {});
 
 // Refuses a folder that has a model: loaders would take its files for the adapters' model.

@@ -16,6 +16,7 @@
 #include "penstock/files/checkpoint/adapter_files.h"
 #include "penstock/files/checkpoint/model_files.h"
 #include "penstock/runtime/hugging_face/families.h"
+#include "penstock/runtime/hugging_face/generation_config.h"
 #include "penstock/runtime/weights/atomic_file.h"
 
 namespace penstock::hugging_face {
@@ -31,24 +32,20 @@ constexpr std::uint64_t kSampleBytes = 4096;  // Bytes of a tensor for what rank
 constexpr std::size_t kOtherBytesMax = std::size_t{1} << 28;
 
 constexpr const char* kCardName = "README.md";
-constexpr std::array<const char*, 18> kOtherFiles = {"generation_config.json",
-                                                     "tokenizer.json",
-                                                     "tokenizer_config.json",
-                                                     "special_tokens_map.json",
-                                                     "added_tokens.json",
-                                                     "vocab.json",
-                                                     "merges.txt",
-                                                     "vocab.txt",
-                                                     "tokenizer.model",
-                                                     "chat_template.jinja",
-                                                     "chat_template.json",
-                                                     "LICENSE",
-                                                     "LICENSE.md",
-                                                     "LICENSE.txt",
-                                                     "NOTICE",
-                                                     "NOTICE.txt",
-                                                     "USE_POLICY.md",
-                                                     kCardName};
+constexpr const char* kGenerationName = "generation_config.json";
+constexpr const char* kTokenizerName = "tokenizer.json";
+constexpr std::array<const char*, 10> kTokenizerFiles = {kTokenizerName,
+                                                         "tokenizer_config.json",
+                                                         "special_tokens_map.json",
+                                                         "added_tokens.json",
+                                                         "vocab.json",
+                                                         "merges.txt",
+                                                         "vocab.txt",
+                                                         "tokenizer.model",
+                                                         "chat_template.jinja",
+                                                         "chat_template.json"};
+constexpr std::array<const char*, 7> kLicenses = {
+    "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.txt", "USE_POLICY.md", kCardName};
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return str("[", join(shape, ", "), "]");
@@ -227,18 +224,37 @@ agreement::Facts ModelFolder::facts() const {
                                       {Fact::ModelWeights, str(samples)}};
 }
 
+namespace {
+
+void copy_file(const std::string& from, const std::string& to, std::string_view name) {
+  std::error_code error;
+  const std::string path = str(from, "/", name);
+  if (!fs::is_regular_file(path, error)) return;
+  std::string text = read_foreign_file("a file of a model", path, kOtherBytesMax);
+  if (name.ends_with("_config.json")) text = without_paths(text);
+  weights::write_atomically(str(to, "/", name), {text});
+}
+
+}  // namespace
+
 void copy_other_files(const std::string& from, const std::string& to,
-                      const std::optional<std::string>& card) {
+                      const std::optional<std::string>& card, const std::set<std::int64_t>& ends) {
   std::error_code error;
   if (card) weights::write_atomically(str(to, "/", kCardName), {*card});
   if (fs::equivalent(from, to, error)) return;
-  for (const std::string_view name : kOtherFiles) {
-    const std::string path = str(from, "/", name);
-    if ((card && name == kCardName) || !fs::is_regular_file(path, error)) continue;
-    std::string text = read_foreign_file("a file of a model", path, kOtherBytesMax);
-    if (name.ends_with("_config.json")) text = without_paths(text);
-    weights::write_atomically(str(to, "/", name), {text});
+  for (const std::string_view name : kTokenizerFiles) copy_file(from, to, name);
+  for (const std::string_view name : kLicenses) {
+    if (!card || name != kCardName) copy_file(from, to, name);
   }
+  if (ends.empty()) return copy_file(from, to, kGenerationName);
+  const std::string text = without_paths(generation_config_with(ends, from));
+  weights::write_atomically(str(to, "/", kGenerationName), {text});
+}
+
+bool copy_tokenizer(const std::string& from, const std::string& to) {
+  std::error_code error;
+  for (const std::string_view name : kTokenizerFiles) copy_file(from, to, name);
+  return fs::is_regular_file(str(from, "/", kTokenizerName), error);
 }
 
 std::string last_part(const std::string& path) {

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kEnds = "eos_token_id";
+constexpr const char* kFile = "/generation_config.json";
 
 // Reads a number, or a list of them.
 std::vector<std::int64_t> token_list(const json::Value& value) {
@@ -60,7 +61,7 @@ std::optional<std::vector<std::int64_t>> ends_in(const std::optional<json::Value
 }  // namespace
 
 GenerationConfig read_generation_config(const std::string& path) {
-  const auto own = read_object(path + "/generation_config.json");
+  const auto own = read_object(path + kFile);
   GenerationConfig config;
   auto ends = ends_in(own);
   if (!ends) ends = ends_in(read_object(path + "/config.json"));
@@ -72,6 +73,26 @@ GenerationConfig read_generation_config(const std::string& path) {
     config.passed_over.push_back(str(member->key, " = ", json::found(member->value)));
   }
   return config;
+}
+
+std::string generation_config_with(const std::set<std::int64_t>& ends, const std::string& path) {
+  std::vector<std::int64_t> all = read_generation_config(path).ends;
+  const std::size_t before = all.size();
+  for (const std::int64_t end : ends) {
+    if (std::ranges::find(all, end) == all.end()) all.push_back(end);
+  }
+  const std::string value = str("[", join(all, ", "), "]");
+  const auto own = read_object(path + kFile);
+  if (!own) return str("{\"", kEnds, "\": ", value, "}\n");
+  std::string text = own->source->text;
+  if (all.size() == before) return text;
+  const auto& members = std::get<json::Value::Object>(own->data);
+  if (const json::Member* const found = json::find(members, kEnds)) {
+    const json::Span span = found->value.span;
+    return text.replace(span.begin, span.end - span.begin, value);
+  }
+  const std::string member = str("\n  \"", kEnds, "\": ", value, members.empty() ? "\n" : ",");
+  return text.insert(own->span.begin + 1, member);
 }
 
 }  // namespace penstock::hugging_face

@@ -5,6 +5,7 @@
 // Source: GenerationConfig of transformers 5.23.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,5 +21,10 @@ struct GenerationConfig {
 // Reads the configuration of the folder `path`.
 // Throws: ConfigError, ParseError.
 GenerationConfig read_generation_config(const std::string& path);
+
+// The text of the folder's generation_config.json with `ends` among the tokens that end a text; as
+// it is where it has them.  A folder without that file gets one. Throws: as
+// read_generation_config().
+std::string generation_config_with(const std::set<std::int64_t>& ends, const std::string& path);
 
 }  // namespace penstock::hugging_face

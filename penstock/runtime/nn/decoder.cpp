@@ -158,10 +158,11 @@ class DecoderBlock : public DecoderLayer {
                                const PutTogether& ranks) override {
     Tensors heads = attention_->heads_here(normed(attention_norm_, x));
     if (has_piece(BlockPiece::Heads)) heads.back() = ranks.sum(heads.back());
-    const at::Tensor attention = ranks.sum(attention_->summand(heads, /*starts=*/{}, &cache));
-    const at::Tensor attended = with_attention(x, attention_->behind_sum(attention));
-    const at::Tensor mlp = ranks.sum(mlp_->summand(normed(mlp_norm_, attended)));
-    return with_mlp(attended, mlp_->behind_sum(mlp));
+    const at::Tensor attention =
+        ranks.sum(attention_->summand(std::move(heads), /*starts=*/{}, &cache));
+    const Tensors attended = with_norm_for_mlp(x, attention_->behind_sum(attention));
+    const at::Tensor mlp = ranks.sum(mlp_->summand(attended[1]));
+    return with_mlp(attended[0], mlp_->behind_sum(mlp));
   }
 
   // Values are x, what is made of it, and where documents begin, if anything says so.  Sums of
@@ -193,10 +194,8 @@ class DecoderBlock : public DecoderLayer {
       case BlockPiece::Attention:
         return {x, attention_->summand(
                        has_piece(BlockPiece::Heads) ? of : attention_->heads_here(of[0]), starts)};
-      case BlockPiece::NormForMlp: {
-        const at::Tensor attended = with_attention(x, attention_->behind_sum(of[0]));
-        return {attended, normed(mlp_norm_, attended)};
-      }
+      case BlockPiece::NormForMlp:
+        return with_norm_for_mlp(x, attention_->behind_sum(of[0]));
       case BlockPiece::Mlp:
         return {x, mlp_->summand(of[0])};
       case BlockPiece::Sum:
@@ -219,26 +218,33 @@ class DecoderBlock : public DecoderLayer {
       return in_piece(BlockPiece::Attention,
                       [&] { return attention_->forward(heads(), starts, cache); });
     }
-    const Tensors made = in_piece(BlockPiece::Heads, heads);
+    Tensors made = in_piece(BlockPiece::Heads, heads);
     return in_piece(BlockPiece::Attention,
-                    [&] { return attention_->forward(made, starts, cache); });
+                    [&] { return attention_->forward(std::move(made), starts, cache); });
   }
 
-  at::Tensor behind(const at::Tensor& x, const at::Tensor& attention) const {
-    const at::Tensor attended = with_attention(x, attention);
-    return with_mlp(attended, in_piece(BlockPiece::Mlp,
-                                       [&] { return mlp_->forward(attended, mlp_norm_.get()); }));
+  at::Tensor behind(const at::Tensor& x, at::Tensor attention) const {
+    at::Tensor added = to_add(std::move(attention), norm_behind_attention_);
+    const Tensors attended = in_piece(BlockPiece::Mlp, [&] {
+      return mlp_->forward_of_sum(x, std::move(added), mlp_norm_.get());
+    });
+    return with_mlp(attended[0], attended[1]);
   }
 
-  at::Tensor with_attention(const at::Tensor& x, const at::Tensor& attention) const {
-    return sum(x, attention, norm_behind_attention_);
+  // x with the attention, and what the feed-forward part gets of it.
+  Tensors with_norm_for_mlp(const at::Tensor& x, at::Tensor attention) const {
+    at::Tensor added = to_add(std::move(attention), norm_behind_attention_);
+    if (mlp_norm_) return mlp_norm_->forward_of_sum(x, std::move(added));
+    const at::Tensor sum = x + added;
+    return {sum, normed(mlp_norm_, sum)};
   }
   at::Tensor with_mlp(const at::Tensor& x, const at::Tensor& mlp) const {
-    return sum(x, mlp, norm_behind_mlp_);
+    return x + to_add(mlp, norm_behind_mlp_);
   }
-  at::Tensor sum(const at::Tensor& x, const at::Tensor& part, const NormPointer& norm) const {
-    const at::Tensor added = norm ? norm->forward(part) : part;
-    return residual_scale_ == 1.0 ? x + added : x + added * residual_scale_;
+  // What a part of the block adds to x.
+  at::Tensor to_add(at::Tensor part, const NormPointer& norm) const {
+    if (norm) part = norm->forward(part);
+    return residual_scale_ == 1.0 ? part : part * residual_scale_;
   }
 
   // Adapters drop the same inputs as where ranks share the block.

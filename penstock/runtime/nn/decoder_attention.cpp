@@ -154,29 +154,33 @@ void DecoderAttention::share_heads(const DecoderOptions& options, const partitio
   }
 }
 
-at::Tensor DecoderAttention::attended_behind(const Tensors& heads, KeyValueCache* cache) {
+at::Tensor DecoderAttention::attended_behind(Tensors heads, KeyValueCache* cache) {
   const std::int64_t past = cache == nullptr ? 0 : cache->tokens();
-  Parts parts = prepared(heads, [&](const at::Tensor& part) { return rotary_->turn(part, past); });
+  const std::optional<at::Tensor> mask = mask_of(heads.front(), past);
+  Parts parts = prepared(std::move(heads), [&](Tensors queries_and_keys) {
+    return rotary_->turn(std::move(queries_and_keys), past);
+  });
   if (cache != nullptr) {
     cache->append(parts.keys, parts.values);
     parts.keys = cache->keys();
     parts.values = cache->values();
   }
-  const std::optional<at::Tensor> mask = mask_of(heads.front(), past);
   return attend(parts, mask, /*is_causal=*/!mask && past == 0);
 }
 
-at::Tensor DecoderAttention::attended_within(const Tensors& heads, const at::Tensor& starts) {
+at::Tensor DecoderAttention::attended_within(Tensors heads, const at::Tensor& starts) {
   const at::Tensor places = at::arange(starts.size(1), starts.options());
   const at::Tensor positions = places - starts;
-  const Parts parts =
-      prepared(heads, [&](const at::Tensor& part) { return rotary_->turn_at(part, positions); });
+  const Parts parts = prepared(std::move(heads), [&](Tensors queries_and_keys) {
+    return rotary_->turn_at(std::move(queries_and_keys), positions);
+  });
   return attend(parts, mask_within(places, starts), /*is_causal=*/false);
 }
 
-at::Tensor DecoderAttention::attended(const Tensors& heads, const std::optional<at::Tensor>& starts,
+at::Tensor DecoderAttention::attended(Tensors heads, const std::optional<at::Tensor>& starts,
                                       KeyValueCache* cache) {
-  return starts ? attended_within(heads, *starts) : attended_behind(heads, cache);
+  return starts ? attended_within(std::move(heads), *starts)
+                : attended_behind(std::move(heads), cache);
 }
 
 Tensors DecoderAttention::heads(const at::Tensor& x, const NormModule* norm) const {
@@ -187,9 +191,9 @@ Tensors DecoderAttention::heads(const at::Tensor& x, const NormModule* norm) con
   return heads;
 }
 
-at::Tensor DecoderAttention::forward(const Tensors& heads, const std::optional<at::Tensor>& starts,
+at::Tensor DecoderAttention::forward(Tensors heads, const std::optional<at::Tensor>& starts,
                                      KeyValueCache* cache) {
-  return output_->forward(attended(heads, starts, cache));
+  return output_->forward(attended(std::move(heads), starts, cache));
 }
 
 Tensors DecoderAttention::heads_here(const at::Tensor& normed) const {
@@ -201,15 +205,15 @@ Tensors DecoderAttention::heads_here(const at::Tensor& normed) const {
   return heads;
 }
 
-at::Tensor DecoderAttention::summand(const Tensors& heads, const std::optional<at::Tensor>& starts,
+at::Tensor DecoderAttention::summand(Tensors heads, const std::optional<at::Tensor>& starts,
                                      KeyValueCache* cache) {
-  Tensors normed(heads.begin(), heads.begin() + 3);
   if (q_width_norm_) {
-    const at::Tensor& squares = heads[3];
-    normed[0] = q_width_norm_->forward_part(heads[0], squares.slice(-1, 0, 1));
-    normed[1] = k_width_norm_->forward_part(heads[1], squares.slice(-1, 1, 2));
+    const at::Tensor squares = std::move(heads[3]);
+    heads.pop_back();
+    heads[0] = q_width_norm_->forward_part(heads[0], squares.slice(-1, 0, 1));
+    heads[1] = k_width_norm_->forward_part(heads[1], squares.slice(-1, 1, 2));
   }
-  return output_->summand(attended(normed, starts, cache));
+  return output_->summand(attended(std::move(heads), starts, cache));
 }
 
 ProjectionPointer DecoderAttention::add(const DecoderOptions& options, const Making& making,
@@ -224,20 +228,25 @@ Tensors DecoderAttention::split(Tensors projected) const {
 }
 
 at::Tensor DecoderAttention::by_heads(const at::Tensor& x, std::int64_t heads) const {
+  if (x.dim() == 4) return x;
   return x.view({x.size(0), x.size(1), heads, head_dim_});
 }
 
 template <class Turn>
-DecoderAttention::Parts DecoderAttention::prepared(const Tensors& heads, const Turn& turn) const {
-  const auto prepare = [&](const at::Tensor& part, std::int64_t count,
-                           const NormPointer& of_heads) {
-    const at::Tensor split = by_heads(part, count);
-    const at::Tensor turned = (of_heads ? of_heads->forward(split) : split).transpose(1, 2);
-    return rotary_ ? turn(turned) : turned;
-  };
-  return {.queries = prepare(heads[0], heads_, q_norm_),
-          .keys = prepare(heads[1], kv_heads_, k_norm_),
-          .values = by_heads(heads[2], kv_heads_).transpose(1, 2)};
+DecoderAttention::Parts DecoderAttention::prepared(Tensors heads, const Turn& turn) const {
+  at::Tensor values = by_heads(heads[2], kv_heads_).transpose(1, 2);
+  heads.pop_back();  // What is left nobody else reads.
+  if (q_norm_) {
+    heads[0] = q_norm_->forward(by_heads(heads[0], heads_));
+    heads[1] = k_norm_->forward(by_heads(heads[1], kv_heads_));
+  }
+  if (rotary_) {
+    heads = turn(std::move(heads));
+  } else {
+    heads[0] = by_heads(heads[0], heads_).transpose(1, 2);
+    heads[1] = by_heads(heads[1], kv_heads_).transpose(1, 2);
+  }
+  return {.queries = std::move(heads[0]), .keys = std::move(heads[1]), .values = std::move(values)};
 }
 
 at::Tensor DecoderAttention::repeated(const at::Tensor& x) const {

@@ -39,14 +39,14 @@ class DecoderAttention : public torch::nn::Module {
   // What these attend to, tokens up to each one's own.  `starts`: within documents; at which place
   // of its sample each token's document begins, [microbatch, sequence] int64.  A cache has the
   // tokens before them, and takes them in.
-  at::Tensor forward(const Tensors& heads, const std::optional<at::Tensor>& starts,
+  at::Tensor forward(Tensors heads, const std::optional<at::Tensor>& starts,
                      KeyValueCache* cache = nullptr);
 
   // The same of this rank's heads, of x whose norm is given.  With norms of all heads together also
   // the squares that these need the sum of.
   Tensors heads_here(const at::Tensor& normed) const;
   // What this rank's heads add to forward(): of heads_here() with the sum of all ranks' squares.
-  at::Tensor summand(const Tensors& heads, const std::optional<at::Tensor>& starts,
+  at::Tensor summand(Tensors heads, const std::optional<at::Tensor>& starts,
                      KeyValueCache* cache = nullptr);
   // forward(), of the sum of all summands.
   at::Tensor behind_sum(const at::Tensor& sum) const { return output_->add_bias(sum); }
@@ -65,11 +65,11 @@ class DecoderAttention : public torch::nn::Module {
   partition::Along keys_along() const;
   // Splits what projections give into queries, keys and values.
   Tensors split(Tensors projected) const;
-  // [microbatch, sequence, heads, head_dim]
+  // [microbatch, sequence, heads, head_dim], of x as it is or as projections give it.
   at::Tensor by_heads(const at::Tensor& x, std::int64_t heads) const;
-  // `turn` applies rotary positions.
+  // `turn` applies rotary positions to queries and keys.
   template <class Turn>
-  Parts prepared(const Tensors& heads, const Turn& turn) const;
+  Parts prepared(Tensors heads, const Turn& turn) const;
   // Each head of keys or values for all heads of queries that share it.
   at::Tensor repeated(const at::Tensor& x) const;
   bool reads_groups(const Parts& parts, const std::optional<at::Tensor>& mask) const;
@@ -77,10 +77,9 @@ class DecoderAttention : public torch::nn::Module {
   at::Tensor mixed(const Parts& parts, const std::optional<at::Tensor>& mask, bool is_causal) const;
   at::Tensor attend(const Parts& parts, const std::optional<at::Tensor>& mask,
                     bool is_causal) const;
-  at::Tensor attended(const Tensors& heads, const std::optional<at::Tensor>& starts,
-                      KeyValueCache* cache);
-  at::Tensor attended_behind(const Tensors& heads, KeyValueCache* cache);
-  at::Tensor attended_within(const Tensors& heads, const at::Tensor& starts);
+  at::Tensor attended(Tensors heads, const std::optional<at::Tensor>& starts, KeyValueCache* cache);
+  at::Tensor attended_behind(Tensors heads, KeyValueCache* cache);
+  at::Tensor attended_within(Tensors heads, const at::Tensor& starts);
   // The keys that a query of x sees, behind `past` others; absent: all up to its own.
   std::optional<at::Tensor> mask_of(const at::Tensor& x, std::int64_t past);
   // The keys that a query sees of its own document: [microbatch, 1, queries, keys].

@@ -3,13 +3,13 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/silu.h>
 
 #include <string>
 #include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/gated.h"
 #include "penstock/runtime/nn/rms_norm.h"
 
 namespace penstock::nn {
@@ -150,17 +150,53 @@ at::Tensor NormModule::forward(const at::Tensor& x) const {
   return rms_norm(x.to(at::kFloat), weight, epsilon_, sums()).to(x.scalar_type());
 }
 
-Tensors NormModule::projected(const at::Tensor& x, const Projections& projections) const {
-  const std::vector<Linear> linears = plain_ones(projections);
-  if (recomputes_ && kind_ == NormKind::Rms && offset_ == 0.0 && !linears.empty()) {
-    return linears_of_norm(x, weight_, epsilon_, linears, blocks_);
+Tensors NormModule::forward_of_sum(const at::Tensor& x, at::Tensor added) const {
+  if (kind_ == NormKind::Rms && offset_ == 0.0) {
+    return rms_norm_of_sum(x, std::move(added), weight_, epsilon_, sums());
   }
+  if (kind_ == NormKind::Rms && x.scalar_type() == at::kFloat) {
+    const at::Tensor weight = weight_.to(at::kFloat) + offset_;
+    return rms_norm_of_sum(x, std::move(added), weight, epsilon_, sums());
+  }
+  const at::Tensor sum = x + added;
+  return {sum, forward(sum)};
+}
+
+std::vector<Linear> NormModule::computed_again(const Projections& projections) const {
+  if (!recomputes_ || kind_ != NormKind::Rms || offset_ != 0.0) return {};
+  return plain_ones(projections);
+}
+
+Tensors NormModule::projected(const at::Tensor& x, const Projections& projections) const {
+  const std::vector<Linear> linears = computed_again(projections);
+  if (!linears.empty()) return linears_of_norm(x, weight_, epsilon_, linears, blocks_);
   return outputs_of(projections, forward(x));
+}
+
+Tensors NormModule::projected_of_sum(const at::Tensor& x, at::Tensor added,
+                                     const Projections& projections) const {
+  const std::vector<Linear> linears = computed_again(projections);
+  if (!linears.empty()) {
+    return linears_of_norm_of_sum(x, std::move(added), weight_, epsilon_, linears, blocks_);
+  }
+  Tensors found = forward_of_sum(x, std::move(added));
+  Tensors outputs = outputs_of(projections, found.back());
+  outputs.insert(outputs.begin(), std::move(found.front()));
+  return outputs;
 }
 
 Tensors projected_behind(const NormModule* norm, const at::Tensor& x,
                          const Projections& projections) {
   return norm != nullptr ? norm->projected(x, projections) : outputs_of(projections, x);
+}
+
+Tensors projected_behind_sum(const NormModule* norm, const at::Tensor& x, at::Tensor added,
+                             const Projections& projections) {
+  if (norm != nullptr) return norm->projected_of_sum(x, std::move(added), projections);
+  at::Tensor sum = x + added;
+  Tensors outputs = outputs_of(projections, sum);
+  outputs.insert(outputs.begin(), std::move(sum));
+  return outputs;
 }
 
 namespace {
@@ -206,7 +242,7 @@ Tensors DecoderFeedForward::split(Tensors projected) const {
 }
 
 at::Tensor DecoderFeedForward::activated(const Tensors& projected) const {
-  if (kind_ == MlpKind::SwiGlu) return at::silu(projected[0]) * projected[1];
+  if (kind_ == MlpKind::SwiGlu) return gated(projected[0], projected[1]);
   const at::Tensor activated = at::gelu(projected[0], kind_ == MlpKind::Gelu ? "none" : "tanh");
   return kind_ == MlpKind::GeGluTanh ? activated * projected[1] : activated;
 }
@@ -215,8 +251,15 @@ bool DecoderFeedForward::recomputes_gated() const {
   return recomputes_ && kind_ == MlpKind::SwiGlu;
 }
 
-at::Tensor DecoderFeedForward::forward(const at::Tensor& x, const NormModule* norm) const {
-  const Tensors projected = split(projected_behind(norm, x, into()));
+Tensors DecoderFeedForward::forward_of_sum(const at::Tensor& x, at::Tensor added,
+                                           const NormModule* norm) const {
+  Tensors projected = projected_behind_sum(norm, x, std::move(added), into());
+  at::Tensor sum = std::move(projected.front());
+  projected.erase(projected.begin());
+  return {std::move(sum), forward(split(std::move(projected)))};
+}
+
+at::Tensor DecoderFeedForward::forward(const Tensors& projected) const {
   std::optional<Linear> out = out_->plain();
   if (!recomputes_gated() || !out) return out_->forward(activated(projected));
   if (!out_->blocks()) return linear_of_gated(projected[0], projected[1], *out, {});

@@ -88,11 +88,18 @@ class NormModule : public torch::nn::Module {
       : NormModule(options, making, options.norm, width) {}
 
   at::Tensor forward(const at::Tensor& x) const;
+  // x + added, and its norm.  The sum may take the memory of `added`.
+  Tensors forward_of_sum(const at::Tensor& x, at::Tensor added) const;
   // Each projection of the normed x.
   Tensors projected(const at::Tensor& x, const Projections& projections) const;
+  // x + added, and each projection of its norm.
+  Tensors projected_of_sum(const at::Tensor& x, at::Tensor added,
+                           const Projections& projections) const;
 
  private:
   exchange::Sums sums() const;
+  // The plain projections, if this norm and they are computed again; else empty.
+  std::vector<Linear> computed_again(const Projections& projections) const;
 
   NormKind kind_;
   double epsilon_;
@@ -108,16 +115,19 @@ using NormPointer = std::shared_ptr<NormModule>;
 // Each projection of x behind `norm`, or of x where that is null.
 Tensors projected_behind(const NormModule* norm, const at::Tensor& x,
                          const Projections& projections);
+// x + added, and those of that.
+Tensors projected_behind_sum(const NormModule* norm, const at::Tensor& x, at::Tensor added,
+                             const Projections& projections);
 
 class DecoderFeedForward : public torch::nn::Module {
  public:
   explicit DecoderFeedForward(const DecoderOptions& options, const Making& making);
 
-  // The feed-forward part of x behind `norm`, if there is one.
-  at::Tensor forward(const at::Tensor& x, const NormModule* norm) const;
+  // x + added, and the feed-forward part of that behind `norm`, if there is one.
+  Tensors forward_of_sum(const at::Tensor& x, at::Tensor added, const NormModule* norm) const;
 
-  // What this rank's columns add to forward() of x, whose norm is given, and forward() of the sum
-  // of all summands.
+  // What this rank's columns add to the feed-forward part of x, whose norm is given, and that part
+  // of the sum of all summands.
   at::Tensor summand(const at::Tensor& normed) const;
   at::Tensor behind_sum(const at::Tensor& sum) const { return out_->add_bias(sum); }
 
@@ -130,6 +140,7 @@ class DecoderFeedForward : public torch::nn::Module {
   bool recomputes_gated() const;
   // What comes out of these, [microbatch, sequence, intermediate].
   at::Tensor activated(const Tensors& projected) const;
+  at::Tensor forward(const Tensors& projected) const;
 
   MlpKind kind_;
   bool recomputes_;

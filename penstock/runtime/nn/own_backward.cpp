@@ -23,11 +23,16 @@ Tensors OwnBackwardNode::apply(Tensors&& output_gradients) {
   Tensors gradients;
   gradients.reserve(num_outputs());
   const bool of_inputs = task_should_compute_output({{0, inputs_}});
-  append(gradients, of_inputs ? backward_.of_inputs(output_gradients) : Tensors(inputs_), inputs_,
-         "inputs");
   const bool of_weights = task_should_compute_output({{inputs_, num_outputs()}});
-  append(gradients, of_weights ? backward_.of_weights(output_gradients) : Tensors(weights), weights,
-         "weights");
+  std::pair<Tensors, Tensors> found = {Tensors(inputs_), Tensors(weights)};
+  if (of_inputs && of_weights && backward_.of_both) {
+    found = backward_.of_both(output_gradients);
+  } else {
+    if (of_inputs) found.first = backward_.of_inputs(output_gradients);
+    if (of_weights) found.second = backward_.of_weights(output_gradients);
+  }
+  append(gradients, std::move(found.first), inputs_, "inputs");
+  append(gradients, std::move(found.second), weights, "weights");
   return gradients;
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace penstock::nn {
@@ -18,6 +19,8 @@ using Tensors = std::vector<at::Tensor>;
 struct OwnBackward {
   std::function<Tensors(const Tensors& output_gradients)> of_inputs;
   std::function<Tensors(const Tensors& output_gradients)> of_weights;
+  // Both at once, to the same bits; may be left out.
+  std::function<std::pair<Tensors, Tensors>(const Tensors& output_gradients)> of_both = {};
 };
 
 // Gives `outputs`, which were computed from `inputs` and `weights` without autograd

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/tensor.h>
@@ -12,9 +13,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/own_backward.h"
+#include "penstock/runtime/nn/passes/passes.h"
 
 namespace penstock::nn {
 namespace {
@@ -86,6 +90,52 @@ at::Tensor frequencies_of(const RotaryOptions& options, std::int64_t turned, c10
   return frequencies;
 }
 
+// What a pass turns by, and what its backward needs of it.
+struct Angles {
+  at::Tensor cosines, sines;  // [positions, turned elements]
+  at::Tensor positions;       // [samples, sequence]; undefined: one behind the other.
+  std::int64_t sequence;
+};
+
+enum class Direction : bool { Forth, Back };
+
+// Elements from a token to the next; a dimension of size 1 may have any stride.
+std::int64_t row_stride(const at::Tensor& x) { return x.stride(x.size(1) == 1 ? 0 : 1); }
+
+// [samples, sequence, heads, head_dim] of dense heads, in their memory where that is allowed.
+at::Tensor rotated(const at::Tensor& x, bool in_place, const Angles& by, Direction direction) {
+  const at::Tensor output = in_place ? x : at::empty(x.sizes(), x.options());
+  std::vector<at::Tensor> reads = {x, by.cosines, by.sines};
+  if (by.positions.defined()) reads.push_back(by.positions);
+  run(passes::kRotate,
+      [&] {
+        return passes::Rotation{.x = passes::floats(x),
+                                .output = passes::floats(output),
+                                .cosines = passes::floats(by.cosines),
+                                .sines = passes::floats(by.sines),
+                                .positions = passes::numbers(by.positions),
+                                .rows = x.size(0) * x.size(1),
+                                .row_stride = row_stride(x),
+                                .sequence = by.sequence,
+                                .heads = x.size(2),
+                                .head_dim = x.size(3),
+                                .turned = by.cosines.size(1),
+                                .is_back = direction == Direction::Back};
+      },
+      reads, {output});
+  return output;
+}
+
+// The gradient of what was turned, from that of its heads.
+at::Tensor turned_back(const at::Tensor& of_heads, at::IntArrayRef sizes, const Angles& by) {
+  if (!of_heads.defined()) return {};
+  const bool nobody_reads = of_heads.use_count() == 1 && of_heads.storage().use_count() == 1;
+  const at::Tensor by_tokens = of_heads.transpose(1, 2);
+  const at::Tensor dense = by_tokens.contiguous();
+  const bool in_place = nobody_reads || !dense.is_same(by_tokens);
+  return rotated(dense, in_place, by, Direction::Back).view(sizes);
+}
+
 }  // namespace
 
 std::int64_t turned_elements(const RotaryOptions& options, std::int64_t head_dim) {
@@ -97,12 +147,12 @@ bool depends_on_length(const RotaryOptions& options) {
 }
 
 void Rotary::prepare(const at::Tensor& x, std::int64_t first) {
-  if (cosines_.defined() && first_ == first && cosines_.size(0) == x.size(-2) &&
+  if (cosines_.defined() && first_ == first && cosines_.size(0) == x.size(1) &&
       cosines_.scalar_type() == x.scalar_type() && cosines_.device() == x.device()) {
     return;
   }
   const torch::NoGradGuard no_grad;
-  const std::int64_t length = first + x.size(-2);
+  const std::int64_t length = first + x.size(1);
   const at::Tensor positions = at::arange(first, length, at::dtype(at::kFloat).device(x.device()));
   const at::Tensor half =
       at::outer(positions, frequencies_of(options_, turned_, x.device(), length));
@@ -116,8 +166,8 @@ void Rotary::prepare(const at::Tensor& x, std::int64_t first) {
   sines_ = table(angles.sin());
 }
 
-at::Tensor Rotary::turn(const at::Tensor& x, std::int64_t first) {
-  const std::int64_t length = first + x.size(-2), limit = options_.original_positions;
+Tensors Rotary::turn(Tensors all, std::int64_t first) {
+  const std::int64_t length = first + all.front().size(1), limit = options_.original_positions;
   if (options_.scaling == RotaryScaling::LongRope && first > 0 && first <= limit &&
       length > limit) {
     throw Error(penstock::str("longrope: token ", limit, " behind ", first,
@@ -125,24 +175,75 @@ at::Tensor Rotary::turn(const at::Tensor& x, std::int64_t first) {
                               " tokens, and longer ones turn all otherwise"),
                 {"begin with a longer prompt, or ask for fewer tokens"});
   }
-  prepare(x, first);
-  return turned(x, cosines_, sines_);
+  prepare(all.front(), first);
+  if (std::ranges::all_of(all, [&](const at::Tensor& each) { return can_rotate(each); })) {
+    return in_passes(std::move(all), {});
+  }
+  for (at::Tensor& each : all) each = turned(by_heads(each).transpose(1, 2), cosines_, sines_);
+  return all;
 }
 
-at::Tensor Rotary::turn_at(const at::Tensor& x, const at::Tensor& positions) {
-  if (depends_on_length(options_) && x.size(-2) > options_.original_positions) {
-    throw Error(penstock::str("samples of ", x.size(-2),
+Tensors Rotary::turn_at(Tensors all, const at::Tensor& positions) {
+  const std::int64_t length = all.front().size(1);
+  if (depends_on_length(options_) && length > options_.original_positions) {
+    throw Error(penstock::str("samples of ", length,
                               " tokens with documents apart: rotary "
                               "positions follow from each document's length beyond ",
                               options_.original_positions, " tokens"),
                 {penstock::str("take samples of at most ", options_.original_positions,
                                " tokens, or data.attend_across_documents = true")});
   }
-  prepare(x, 0);
+  prepare(all.front(), 0);
+  if (std::ranges::all_of(all, [&](const at::Tensor& each) { return can_rotate(each); })) {
+    return in_passes(std::move(all), positions.contiguous());
+  }
   const auto of_tokens = [&](const at::Tensor& table) {
     return at::embedding(table, positions).unsqueeze(1);
   };
-  return turned(x, of_tokens(cosines_), of_tokens(sines_));
+  const at::Tensor cosines = of_tokens(cosines_), sines = of_tokens(sines_);
+  for (at::Tensor& each : all) each = turned(by_heads(each).transpose(1, 2), cosines, sines);
+  return all;
+}
+
+// Dense heads, in tokens that are equally far apart.
+bool Rotary::can_rotate(const at::Tensor& x) const {
+  const bool are_rows = x.size(0) == 1 || x.size(1) == 1 || x.stride(0) == x.size(1) * x.stride(1);
+  return passes::can_take(x) && x.stride(-1) == 1 && are_rows &&
+         (x.dim() == 3 || x.size(2) == 1 || x.stride(2) == head_dim_);
+}
+
+at::Tensor Rotary::by_heads(const at::Tensor& x) const {
+  return x.dim() == 4 ? x : x.view({x.size(0), x.size(1), x.size(2) / head_dim_, head_dim_});
+}
+
+Tensors Rotary::in_passes(Tensors all, const at::Tensor& positions) const {
+  const Angles angles{.cosines = cosines_,
+                      .sines = sines_,
+                      .positions = positions,
+                      .sequence = all.front().size(1)};
+  Tensors outputs;
+  std::vector<std::vector<std::int64_t>> sizes;
+  {
+    const torch::NoGradGuard no_grad;
+    for (const at::Tensor& each : all) {
+      const bool in_place = passes::nobody_else_reads(each);
+      const at::Tensor heads = by_heads(each.variable_data());
+      outputs.push_back(
+          rotated(heads, in_place, angles, Direction::Forth).transpose(1, 2).variable_data());
+      sizes.push_back(each.sizes().vec());
+    }
+  }
+  return with_own_backward(std::move(outputs), all, {},
+                           {.of_inputs =
+                                [angles, sizes](const Tensors& gradients) {
+                                  const torch::NoGradGuard no_grad;
+                                  Tensors found;
+                                  for (std::size_t i = 0; i < sizes.size(); ++i) {
+                                    found.push_back(turned_back(gradients[i], sizes[i], angles));
+                                  }
+                                  return found;
+                                },
+                            .of_weights = [](const Tensors&) { return Tensors(); }});
 }
 
 at::Tensor Rotary::turned(const at::Tensor& x, const at::Tensor& cosines,
@@ -154,7 +255,6 @@ at::Tensor Rotary::turned(const at::Tensor& x, const at::Tensor& cosines,
   const at::Tensor result = part * cosines + partners * sines;
   if (is_whole) return result;
   const at::Tensor rest = x.slice(-1, turned_);
-  if (x.dim() < 3) return at::cat({result, rest}, -1);
   // Dense by tokens, as x is: attention's output has the form of its queries, and is copied, and
   // kept twice, where heads come first.
   return at::cat({result.transpose(-3, -2), rest.transpose(-3, -2)}, -1).transpose(-3, -2);

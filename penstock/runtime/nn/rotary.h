@@ -1,6 +1,7 @@
 // Rotary positions: pairs of a head's elements, turned by angles that grow with the position.
 //
-// The decoder turns queries and keys with it.  An element's partner is half of these away.
+// The decoder turns queries and keys with it.  An element's partner is half of these away.  On
+// processors one pass turns both, where they are if nobody else reads them (passes/).
 // Source: Su et al., RoFormer (2021); Peng et al., YaRN (2023), with NTK-aware scaling; Ding et
 // al., LongRoPE (2024); the scaling of Llama 3 as its reference code has it.
 #pragma once
@@ -50,23 +51,28 @@ class Rotary {
  public:
   // REQUIRES: turned_elements() is even.
   Rotary(const RotaryOptions& options, std::int64_t head_dim)
-      : options_(options), turned_(turned_elements(options, head_dim)) {}
+      : options_(options), head_dim_(head_dim), turned_(turned_elements(options, head_dim)) {}
 
-  // Shapes: x and the result are [..., sequence, head_dim]; token i is at position `first` + i.
+  // Turns what several projections give, token i by position `first` + i.
+  // Shapes: each of `all` is [samples, sequence, heads, head_dim], or has the last two as one; the
+  // results are [samples, heads, sequence, head_dim].
   // Throws: Error where tokens behind others go beyond the positions of LongRope's short divisors:
   // the others were turned by these.
-  at::Tensor turn(const at::Tensor& x, std::int64_t first = 0);
-  // Turns x by a position for each token.
-  // Shapes: x and the result are [samples, heads, sequence, head_dim], positions are [samples,
-  // sequence] int64, below `sequence`.
+  std::vector<at::Tensor> turn(std::vector<at::Tensor> all, std::int64_t first = 0);
+  // Turns by a position for each token.
+  // Shapes: positions are [samples, sequence] int64, below `sequence`.
   // Throws: Error for samples so long that frequencies would follow from each document's length.
-  at::Tensor turn_at(const at::Tensor& x, const at::Tensor& positions);
+  std::vector<at::Tensor> turn_at(std::vector<at::Tensor> all, const at::Tensor& positions);
 
  private:
-  at::Tensor turned(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) const;
   void prepare(const at::Tensor& x, std::int64_t first);
+  bool can_rotate(const at::Tensor& x) const;
+  std::vector<at::Tensor> in_passes(std::vector<at::Tensor> all, const at::Tensor& positions) const;
+  at::Tensor by_heads(const at::Tensor& x) const;
+  at::Tensor turned(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) const;
 
   RotaryOptions options_;
+  std::int64_t head_dim_;
   std::int64_t turned_;  // Elements of a head.
   std::int64_t first_ = 0;
   at::Tensor cosines_;  // [sequence, turned elements], in the type of the last x.

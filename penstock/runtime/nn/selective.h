@@ -20,6 +20,11 @@ namespace penstock::nn {
 Tensors linears_of_norm(const at::Tensor& x, const at::Tensor& norm_weight, double epsilon,
                         const std::vector<Linear>& linears, std::optional<std::int64_t> blocks);
 
+// x + added, and each linear of the norm of that.
+Tensors linears_of_norm_of_sum(const at::Tensor& x, at::Tensor added, const at::Tensor& norm_weight,
+                               double epsilon, const std::vector<Linear>& linears,
+                               std::optional<std::int64_t> blocks);
+
 // The linear of silu(gate) x up.  Keeps these two.
 // REQUIRES: no bias, where there are blocks.
 at::Tensor linear_of_gated(const at::Tensor& gate, const at::Tensor& up, const Linear& linear,

@@ -1,6 +1,7 @@
 #include "penstock/nn/token_loss.h"
 
 #include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
@@ -12,6 +13,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/ignored_target.h"
 #include "penstock/runtime/nn/own_backward.h"
+#include "penstock/runtime/nn/passes/passes.h"
 #include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {
@@ -35,8 +37,9 @@ struct Rows {
   at::Tensor counted;   // How many count, float.
 };
 
-// The logarithm of the sum is what the largest logit has lost.
-at::Tensor sum_of_losses(Rows& rows) {
+// The logarithms at the targets, [rows, 1], by torch's operators.  The logarithm of the sum is what
+// the largest logit has lost.
+at::Tensor logarithms_by_chunks(Rows& rows) {
   const at::Tensor largest = rows.logits.amax(1, /*keepdim=*/true).to(at::kFloat);
   const at::Tensor of_targets = at::empty_like(largest), of_largest = at::empty_like(largest);
   by_chunks(rows.logits, [&](std::int64_t first, std::int64_t end) {
@@ -47,7 +50,29 @@ at::Tensor sum_of_losses(Rows& rows) {
     at::amax_out(largest_to, logarithms, 1, /*keepdim=*/true);
   });
   rows.log_sums = largest - of_largest;
-  return -of_targets.squeeze(1).masked_fill_(~rows.counts, 0).sum();
+  return of_targets;
+}
+
+at::Tensor logarithms_in_one_pass(Rows& rows) {
+  const at::Tensor of_targets = at::empty(rows.targets.sizes(), rows.logits.options());
+  rows.log_sums = at::empty_like(of_targets);
+  run(passes::kLoss,
+      [&] {
+        return passes::LossRows{.logits = passes::floats(rows.logits),
+                                .targets = passes::numbers(rows.targets),
+                                .of_targets = passes::floats(of_targets),
+                                .log_sums = passes::floats(rows.log_sums),
+                                .rows = rows.logits.size(0),
+                                .width = rows.logits.size(1)};
+      },
+      {rows.logits, rows.targets}, {of_targets, rows.log_sums});
+  return of_targets;
+}
+
+at::Tensor sum_of_losses(Rows& rows) {
+  const at::Tensor logarithms =
+      passes::can_fuse({rows.logits}) ? logarithms_in_one_pass(rows) : logarithms_by_chunks(rows);
+  return -logarithms.squeeze(1).masked_fill_(~rows.counts, 0).sum();
 }
 
 // (softmax - [is the target]) x factor / counted.
@@ -56,6 +81,20 @@ at::Tensor gradient_of(const Rows& rows, const at::Tensor& factor) {
   const at::Tensor gradient = nobody_reads ? rows.logits : at::empty_like(rows.logits);
   const at::Tensor scale =
       (factor.to(at::kFloat) / rows.counted).expand_as(rows.counts).masked_fill(~rows.counts, 0);
+  if (passes::can_fuse({rows.logits, scale})) {
+    run(passes::kLossGradient,
+        [&] {
+          return passes::LossGradientRows{.logits = passes::floats(rows.logits),
+                                          .targets = passes::numbers(rows.targets),
+                                          .log_sums = passes::floats(rows.log_sums),
+                                          .factors = passes::floats(scale),
+                                          .output = passes::floats(gradient),
+                                          .rows = rows.logits.size(0),
+                                          .width = rows.logits.size(1)};
+        },
+        {rows.logits, rows.targets, rows.log_sums, scale}, {gradient});
+    return gradient;
+  }
   const bool in_place = nobody_reads && rows.logits.scalar_type() == at::kFloat;
   const at::Tensor minus_one = at::full({1, 1}, -1.0, scale.options());
   by_chunks(rows.logits, [&](std::int64_t first, std::int64_t end) {

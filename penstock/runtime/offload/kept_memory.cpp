@@ -16,7 +16,7 @@ bool user_says_limits() {
   }
   const char* const tunables = std::getenv("GLIBC_TUNABLES");
   return tunables != nullptr &&
-         std::string_view(tunables).find("glibc.malloc.") != std::string::npos;
+         std::string_view(tunables).find("glibc.malloc.") != std::string_view::npos;
 }
 
 }  // namespace
@@ -33,6 +33,13 @@ void keep_freed_memory() {
 void give_back_free_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);
+#endif
+}
+
+void give_freed_memory_back() {
+#ifdef __GLIBC__
+  if (user_says_limits()) return;
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kGivenBackBytes));
 #endif
 }
 

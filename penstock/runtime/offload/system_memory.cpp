@@ -4,10 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
-#include <malloc.h>
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <memory>
 #include <new>
 
@@ -70,13 +68,6 @@ at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions& option
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   tensor.storage().unsafeGetStorageImpl()->set_nbytes(tensor.nbytes());
   return tensor;
-}
-
-void give_freed_memory_back() {
-#ifdef __GLIBC__
-  if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
-  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kGivenBackBytes));
-#endif
 }
 
 }  // namespace penstock::offload

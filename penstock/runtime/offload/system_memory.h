@@ -2,8 +2,7 @@
 //
 // Allocators like glibc's keep what is freed for the next of its size.  They hold a quarter more
 // than is in use at the peak, and no less when tensors move into files.  Pages and buckets of
-// gradients, which come and go in every step, take their memory from the system itself.  A process
-// whose tensors move into files tells its allocator to give back what is freed.
+// gradients, which come and go in every step, take their memory from the system itself.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -22,14 +21,5 @@ at::Tensor zeros_of_system(at::IntArrayRef sizes, const at::TensorOptions& optio
 // The same without memory until its storage is given some.  Its storage claims to have all bytes,
 // so it may be cut into views; nothing may read it.
 at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions& options);
-
-// Size from which what a process frees goes back at once, and costs page faults when it is needed
-// again.
-inline constexpr std::size_t kGivenBackBytes = std::size_t{1} << 20;
-
-// Sets the limit for this process.  Whoever owns the process asks, where a configuration offloads
-// something.  Does nothing where MALLOC_MMAP_THRESHOLD_ says what its user wants, and with other
-// allocators than glibc's.
-void give_freed_memory_back();
 
 }  // namespace penstock::offload

@@ -9,6 +9,8 @@ namespace penstock::run {
 namespace {
 
 constexpr const char* kBest = "best validation";  // "STEP LOSS VALIDATED WAITED".
+constexpr const char* kSet = "best validation of";
+constexpr const char* kModel = "best model";
 
 }  // namespace
 
@@ -18,6 +20,7 @@ bool BestLoss::add(const Validation& validation) {
   if (is_lower) {
     best_ = validation;
     waited_ = 0;
+    model_.clear();
   } else {
     ++waited_;
   }
@@ -26,14 +29,17 @@ bool BestLoss::add(const Validation& validation) {
 
 checkpoint::Texts BestLoss::state() const {
   if (!best_) return {};
-  return {
-      {kBest, str(best_->step, " ", shortest(best_->loss), " ", validated_step_, " ", waited_)}};
+  return {{kBest, str(best_->step, " ", shortest(best_->loss), " ", validated_step_, " ", waited_)},
+          {kSet, set_},
+          {kModel, model_}};
 }
 
-void BestLoss::go_on_from(const checkpoint::Texts& texts) {
-  *this = BestLoss(patience_);
+std::optional<std::string> BestLoss::go_on_from(const checkpoint::Texts& texts) {
+  *this = BestLoss(set_, patience_);
   const auto found = texts.find(kBest);
-  if (found == texts.end()) return;
+  if (found == texts.end()) return std::nullopt;
+  const auto set = texts.find(kSet);
+  if (set != texts.end() && set->second != set_) return set->second;
   const std::vector<std::string> words = penstock::split(found->second, ' ');
   const bool are_four = words.size() == 4;
   const auto step = are_four ? parse_integer(words[0]) : std::nullopt;
@@ -46,6 +52,9 @@ void BestLoss::go_on_from(const checkpoint::Texts& texts) {
   best_ = Validation{.step = *step, .loss = *loss};
   validated_step_ = *validated;
   waited_ = *waited;
+  const auto model = texts.find(kModel);
+  if (model != texts.end()) model_ = model->second;
+  return std::nullopt;
 }
 
 }  // namespace penstock::run

@@ -2,17 +2,8 @@
 
 #include "penstock/plan/config/learning_rate.h"
 #include "penstock/runtime/offload/kept_memory.h"
-#include "penstock/runtime/offload/system_memory.h"
 
 namespace penstock::run {
-namespace {
-
-bool offloads(const train::OffloadOptions& options) {
-  return options.states.place != offload::Place::Device ||
-         options.parameters.place != offload::Place::Device;
-}
-
-}  // namespace
 
 ConfiguredTrainer::ConfiguredTrainer(const config::Config& config, comm::Communicator& communicator,
                                      c10::Device device, execute::Progress& progress)
@@ -40,13 +31,12 @@ void ConfiguredTrainer::build(const train::Facts& of_data, const train::LossScal
              config::learning_rate_share(config_.scheduler, updates, schedule_steps_);
     };
   }
-  offloads_ = offloads(options.offload);
-  if (offloads_) offload::give_freed_memory_back();
+  if (offloads(config_)) offload::give_freed_memory_back();
   trainer_.emplace(options, model_.layers, model_.loss, communicator_);
 }
 
 void ConfiguredTrainer::keep_freed_memory() const {
-  if (!offloads_) offload::keep_freed_memory();
+  if (!offloads(config_)) offload::keep_freed_memory();
 }
 
 std::int64_t ConfiguredTrainer::samples() const {

@@ -37,7 +37,7 @@ class ConfiguredTrainer {
   void build(const train::Facts& of_data, const train::LossScale& loss_scale);
   train::Trainer& trainer() { return *trainer_; }
   // Keeps what a step frees for the next one (kept_memory.h), unless something is offloaded.
-  // REQUIRES: the Trainer is made; the process is this run's alone.
+  // REQUIRES: the process is this run's alone.
   void keep_freed_memory() const;
   // The step, counted from 1, with which a course of the learning rate ends that ends with the run:
   // the run's last one, unless it is set.
@@ -60,7 +60,6 @@ class ConfiguredTrainer {
   Model model_;
   train::Facts facts_;
   std::int64_t schedule_steps_ = 0;
-  bool offloads_ = false;
   std::optional<train::Trainer> trainer_;
 };
 

@@ -44,11 +44,22 @@ config::Config with_data(config::Config config, const std::string& path) {
   return config;
 }
 
+// What is evaluated is all of the data: the sets in place of the configuration's, if there are any.
+config::Config with_sets(config::Config config, const std::vector<config::ValidationSet>& sets) {
+  config.data.validation.clear();
+  if (sets.empty()) return config;
+  config = with_data(std::move(config), "");
+  for (const config::ValidationSet& each : sets) {
+    config.data.sources.push_back({.path = each.path});
+  }
+  return config;
+}
+
 class Evaluation {
  public:
   Evaluation(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
              const RunHooks& hooks, const Evaluated& what)
-      : config_(read.config),
+      : config_(with_sets(read.config, what.sets)),
         communicator_(communicator),
         hooks_(hooks),
         what_(what),
@@ -93,7 +104,7 @@ class Evaluation {
     };
     RunCheckpoints checkpoints(config_, trained_.trainer(), communicator_, progress_,
                                trained_.facts(), say, [](const measure::RunEvent& /*event*/) {});
-    checkpoints.resume();
+    checkpoints.resume(RunCheckpoints::GoesOn::Evaluating);
     if (config_.checkpoint.resume.empty() || checkpoints.resumed()) return;
     throw ConfigError("evaluate: there is no checkpoint to evaluate");
   }
@@ -174,7 +185,7 @@ class Evaluation {
 
   std::string result() const {
     const bool is_json = what_.form == ResultForm::Json;
-    if (what_.sets.empty()) {
+    if (sets_.front().name.empty()) {
       return is_json ? json_of(sets_.front()) + "\n" : text_of(sets_.front());
     }
     std::vector<std::string> parts;
@@ -189,7 +200,7 @@ class Evaluation {
     if (lines_) lines_->at("evaluate: " + what);
   }
 
-  const config::Config& config_;
+  const config::Config config_;
   comm::Communicator& communicator_;
   const RunHooks& hooks_;
   const Evaluated& what_;

@@ -17,7 +17,8 @@
 namespace penstock::run {
 
 struct Evaluated {
-  // Files in place of the configuration's data; empty: that is the one set, and has no name.
+  // Files in place of the configuration's data; empty: that is the one set, and has no name.  The
+  // only one may have none, too.
   std::vector<config::ValidationSet> sets = {};
   ResultForm form = ResultForm::Text;
 };

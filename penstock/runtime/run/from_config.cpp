@@ -1,6 +1,8 @@
 #include "penstock/runtime/run/from_config.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -80,20 +82,29 @@ std::optional<nn::AdapterOptions> adapter_of(const config::AdapterConfig& adapte
                             .trained = adapter.modules_to_save};
 }
 
-// What the notes of all token files say.
+// What the notes of all token files say, those to validate with, too: the model finds the ends of
+// documents by one token.
 std::int64_t noted_document_end(const config::Config& config, std::int64_t vocabulary) {
+  std::vector<data::SourceOptions> sources = token_sources(config.data);
+  if (!sources.empty())
+    std::ranges::copy(validation_sources(config.data), std::back_inserter(sources));
   std::set<std::optional<std::int64_t>> ends;
-  for (const data::SourceOptions& source : token_sources(config.data)) {
-    ends.merge(data::TokenSource(source, vocabulary, config.model.sequence_length).document_ends());
+  std::vector<std::string> words;
+  for (const data::SourceOptions& source : sources) {
+    const data::TokenSource tokens(source, vocabulary, config.model.sequence_length);
+    for (const std::optional<std::int64_t>& end : tokens.document_ends()) {
+      words.push_back(str(quoted_path(source.path), ": ", end ? str("token ", *end) : "none"));
+      ends.insert(end);
+    }
   }
   if (ends.size() == 1 && *ends.begin()) return **ends.begin();
-  std::vector<std::string> tokens;
-  for (const auto& end : ends) tokens.push_back(end ? std::to_string(*end) : "none");
   throw ConfigError(
-      str("data.attend_across_documents = false: no token is known that ends a document; ",
+      str("data.attend_across_documents = false: no one token is known that ends a document; ",
           ends.empty() ? std::string("the data are no token files")
-                       : str("the notes of the token files name ", join(tokens, ", "))),
-      {"give the token with data.document_end"});
+                       : str("the notes of the token files name ", join(words, "; "))),
+      {"python -m penstock.tokenize --end-of-text TOKEN makes files whose documents end with the "
+       "same token",
+       "where notes are wrong or missing, give the token with data.document_end"});
 }
 
 std::optional<std::int64_t> document_end_of(const config::Config& config, std::int64_t vocabulary) {
@@ -215,6 +226,12 @@ Model model_without_weights(config::Config config) {
   if (!config.data.document_end) config.data.document_end = 0;
   config.model.adapter.path.clear();
   return model_of_folder(config, hugging_face::FirstWeights::Unset);
+}
+
+bool offloads(const config::Config& config) {
+  const config::ZeroConfig& zero = config.zero_optimization;
+  return make_place(zero.offload_optimizer.device) != offload::Place::Device ||
+         make_place(zero.offload_param.device) != offload::Place::Device;
 }
 
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,

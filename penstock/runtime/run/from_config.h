@@ -51,6 +51,9 @@ Model model_without_data(config::Config config);
 // The same, whose weights of a folder's model nobody writes: the folder needs config.json alone.
 Model model_without_weights(config::Config config);
 
+// Whether states or parameters are in files or on the host between their uses.
+bool offloads(const config::Config& config);
+
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
                                  const config::Batch& batch);
 

@@ -132,4 +132,14 @@ std::string model_card(const config::Config& config, const Model& model, const T
   return text;
 }
 
+std::string merged_card(const hugging_face::ModelFolder& model, const std::string& adapters,
+                        const std::string& to) {
+  return str("---\nbase_model: ", json_quote(model.name()), "\nlibrary_name: transformers\n",
+             base_license(model.path()),
+             "pipeline_tag: text-generation\ntags:\n- penstock\n---\n\n# ",
+             hugging_face::last_part(to), "\n\n", model.name(), " with the adapters ",
+             hugging_face::last_part(adapters),
+             " added to its weights, by `penstock checkpoint merge` ", kVersion, ".\n");
+}
+
 }  // namespace penstock::run

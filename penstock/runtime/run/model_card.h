@@ -24,6 +24,10 @@ struct TrainedOn {
 // REQUIRES: the model is a folder's.
 std::string model_card(const config::Config& config, const Model& model, const TrainedOn& trained);
 
+// The card of a model to which the adapters of a folder were added, in the folder `to`.
+std::string merged_card(const hugging_face::ModelFolder& model, const std::string& adapters,
+                        const std::string& to);
+
 // The lines of a card's YAML head that say the license, "license: mit\n"; "" where it says none.
 std::string license_lines(const std::string& card);
 

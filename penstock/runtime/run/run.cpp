@@ -2,16 +2,17 @@
 
 #include <chrono>
 #include <cmath>
-#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "penstock/core/text.h"
-#include "penstock/files/checkpoint/adapter_files.h"
-#include "penstock/files/checkpoint/model_files.h"
+#include "penstock/plan/config/learning_rate.h"
 #include "penstock/run/saved_model.h"
+#include "penstock/runtime/hugging_face/generation_config.h"
 #include "penstock/runtime/offload/kept_memory.h"
 #include "penstock/runtime/rank/watch.h"
 #include "penstock/runtime/run/adapting.h"
@@ -79,7 +80,7 @@ class Run {
       const RunHooks& hooks)
       : config_(read.config),
         hooks_(hooks),
-        best_(config_.run.patience),
+        best_(config_.run.best, config_.run.patience),
         faults_(hooks.faults, communicator.rank(), hooks.start, progress_),
         trained_(config_, communicator, device, progress_),
         record_(read, hooks.messages, progress_, trained_.is_root()),
@@ -139,6 +140,7 @@ class Run {
                          progress_);
     if (!config_.run.save.empty()) saved_model_->check_room();
     const auto tell = [this](const std::string& text) { record_.tell("penstock: " + text); };
+    name_answer_ends(tell);
     const auto note = [this](measure::RunEvent event) { record_.note(std::move(event)); };
     checkpoints_.emplace(config_, trained_.trainer(), communicator, progress_, trained_.facts(),
                          tell, note);
@@ -152,9 +154,28 @@ class Run {
     checkpoints_->resume();
     adapting_->resume();
     trained_.end_schedule_at(checkpoints_->schedule_steps());
+    config::require_curve_fits(config_.scheduler, checkpoints_->schedule_steps(), tell);
     if (!watches_best()) return;
     checkpoints_->keep([this] { return best_.state(); });
-    if (checkpoints_->resumed()) best_.go_on_from(checkpoints_->resumed()->client_state);
+    if (!checkpoints_->resumed()) return;
+    if (const auto other = best_.go_on_from(checkpoints_->resumed()->client_state)) {
+      tell(str("the lowest loss was that of ", *other, ": the lowest of ", config_.run.best,
+               " is looked for from here on"));
+    }
+  }
+
+  // A model that was taught to end its answers with a token is to be stopped by that.
+  void name_answer_ends(const std::function<void(const std::string&)>& tell) {
+    const auto& folder = trained_.model().folder;
+    if (!folder || config_.run.save.empty()) return;
+    const std::vector<std::int64_t> known =
+        hugging_face::read_generation_config(folder->path()).ends;
+    std::set<std::int64_t> ends = data_->answer_ends();
+    for (const std::int64_t each : known) ends.erase(each);
+    if (ends.empty()) return;
+    tell(str("answers end with token ", join(ends, ", "), ", which ", folder->name(),
+             " does not name as an end; generation_config.json in ", config_.run.save, " will"));
+    saved_model_->answers_end_with(std::move(ends));
   }
 
   bool watches_best() const { return !config_.run.best.empty(); }
@@ -306,23 +327,22 @@ class Run {
     if (!best_.best()) return save();
     const std::string of_best = str("of step ", best_.best()->step, ", ",
                                     words_of(config_.run.best), " ", shortest(best_.best()->loss));
-    if (has_model()) {
+    if (has_best()) {
       return record_.tell(str("the best model is that ", of_best, ": ", config_.run.save));
     }
-    record_.tell(str("the best model, ", of_best, ", was saved to another folder before; ",
+    record_.tell(str("the best model, ", of_best, ", is not in ", config_.run.save,
+                     ": an earlier part of the run saved it elsewhere, or something else has taken "
+                     "its place; ",
                      config_.run.save, " gets the last one"));
     save();
   }
 
-  // Whether an earlier part of the run has saved a model there.
-  bool has_model() {
-    std::string found;
-    for (const std::string_view name : {std::string_view(checkpoint::kModelIndexName),
-                                        std::string_view(checkpoint::kAdapterTensorsName)}) {
-      std::error_code error;
-      if (std::filesystem::exists(str(config_.run.save, "/", name), error)) found = name;
-    }
-    return !trained_.communicator().exchange("the best model", found).front().empty();
+  // Whether the folder still has what this run saved there.
+  bool has_best() {
+    const bool has = trained_.is_root() && !best_.model().empty() &&
+                     SavedModel::identity_of(config_.run.save) == best_.model();
+    const auto all = trained_.communicator().exchange("the best model", has ? "is there" : "");
+    return !all.front().empty();
   }
 
   static std::string words_of(const std::string& set) {
@@ -353,7 +373,9 @@ class Run {
                           {"the update of this step left weights that are not finite",
                            "lower optimizer.params.lr, or set gradient_clipping"});
     }
-    if (is_best && !config_.run.save.empty()) save();
+    if (!is_best || config_.run.save.empty()) return;
+    save();
+    if (trained_.is_root()) best_.saved(SavedModel::identity_of(config_.run.save));
   }
 
   void write_timeline() {

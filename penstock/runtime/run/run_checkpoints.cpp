@@ -47,6 +47,11 @@ bool is_of_one_part(const std::string& fact) {
          fact.starts_with("config checkpoint.");
 }
 
+bool is_of_training(const std::string& fact) {
+  return fact.starts_with("config data.") || fact.starts_with("config scheduler.") ||
+         fact.starts_with("config optimizer.");
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& trainer,
@@ -68,7 +73,7 @@ RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& tra
   if (saves()) checkpoints_.check_types();
 }
 
-void RunCheckpoints::resume() {
+void RunCheckpoints::resume(GoesOn goes_on) {
   if (options_.resume.empty()) return;
   if (options_.resume == "auto") {
     resumed_ = checkpoints_.resume();
@@ -80,11 +85,11 @@ void RunCheckpoints::resume() {
     return;
   }
   goes_on_here_ = checkpoint::is_in(resumed_->folder, directory_);
-  settle_schedule(*resumed_);
-  tell_resumed(*resumed_);
+  if (goes_on == GoesOn::Training) settle_schedule(*resumed_);
+  tell_resumed(*resumed_, goes_on);
 }
 
-void RunCheckpoints::tell_resumed(const saving::Resumed& resumed) const {
+void RunCheckpoints::tell_resumed(const saving::Resumed& resumed, GoesOn goes_on) const {
   for (const std::string& reason : resumed.passed_over) {
     tell_(str("a newer checkpoint is passed over: ", reason));
   }
@@ -92,6 +97,7 @@ void RunCheckpoints::tell_resumed(const saving::Resumed& resumed) const {
   for (const auto& [fact, now] : facts_) {
     const auto before = resumed.facts.find(fact);
     if (is_of_one_part(fact) || before == resumed.facts.end() || before->second == now) continue;
+    if (goes_on == GoesOn::Evaluating && is_of_training(fact)) continue;
     tell_(str(fact, " was ", before->second, ", is ", now));
   }
 }

@@ -36,8 +36,10 @@ class RunCheckpoints {
 
   // All that follow are collective over all ranks.
 
-  // Goes on from what the configuration says, if it does.  Throws: as saving::Checkpoints.
-  void resume();
+  enum class GoesOn { Training, Evaluating };
+  // Goes on from what the configuration says, if it does.  Who evaluates hears of no learning rate,
+  // and of no other data.  Throws: as saving::Checkpoints.
+  void resume(GoesOn goes_on = GoesOn::Training);
   // What it goes on with; absent where it begins at step 1.
   const std::optional<saving::Resumed>& resumed() const { return resumed_; }
   // Whether that is a checkpoint of this run's own directory.
@@ -57,7 +59,7 @@ class RunCheckpoints {
 
  private:
   bool saves() const { return options_.saves(); }
-  void tell_resumed(const saving::Resumed& resumed) const;
+  void tell_resumed(const saving::Resumed& resumed, GoesOn goes_on) const;
   void settle_schedule(const saving::Resumed& resumed);
   void tell_rate_that_jumps(const saving::Resumed& resumed, std::int64_t before) const;
   void begin_save();

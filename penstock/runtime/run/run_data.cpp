@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/core/error.h"
+#include "penstock/core/ignored_target.h"
 #include "penstock/core/text.h"
 #include "penstock/data/token_samples.h"
 #include "penstock/nn/gpt.h"
@@ -69,7 +70,11 @@ class TokensOfRun : public RunData {
     const auto read = [&](std::int64_t number, auto... to) {
       samples_.validation_of(set, number, to...);
     };
-    return batch_of(read, batch * batch_size_ + first, count);
+    Batch samples = batch_of(read, batch * batch_size_ + first, count);
+    const std::int64_t left = samples_.validation_samples_of(set) - batch * batch_size_ - first;
+    if (left < count)
+      samples.target.slice(0, std::max<std::int64_t>(left, 0)).fill_(kIgnoredTarget);
+    return samples;
   }
   // Sources of a mixture have epochs of their own.
   std::optional<std::int64_t> samples_of_epoch() const override {
@@ -96,6 +101,7 @@ class TokensOfRun : public RunData {
         mixes ? "; packed documents see those before them (data.attend_across_documents)" : "");
   }
   bool is_text() const override { return false; }
+  std::set<std::int64_t> answer_ends() const override { return samples_.answer_ends(); }
   std::vector<std::int64_t> prompt(std::int64_t length) const override {
     const at::Tensor sample = validation(0, 0, 0, 1).input[0];
     const auto* first = sample.const_data_ptr<std::int64_t>();
@@ -174,13 +180,8 @@ data::SampleOptions sample_options(const config::Config& config, const Model& mo
       .seed = config.seed,
       .order = data.shuffle ? data::Order::Shuffled : data::Order::AsInFiles,
       .tokenizer = model.tokenizer};
-  if (const auto parts = two_parts(data)) {
-    refuse_letters(*parts, model);
-    options.validation.push_back(part_of(data, parts->validation));
-  }
-  for (const config::ValidationSet& set : data.validation) {
-    options.validation.push_back({.path = set.path, .format = make_format(data.format)});
-  }
+  if (const auto parts = two_parts(data)) refuse_letters(*parts, model);
+  options.validation = validation_sources(data);
   return options;
 }
 
@@ -257,6 +258,15 @@ std::vector<data::SourceOptions> token_sources(const config::DataConfig& data) {
     sources.push_back({.path = source.path,
                        .weight = source.weight,
                        .format = make_format(is_open ? data.format : source.format)});
+  }
+  return sources;
+}
+
+std::vector<data::SourceOptions> validation_sources(const config::DataConfig& data) {
+  if (const auto parts = two_parts(data)) return {part_of(data, parts->validation)};
+  std::vector<data::SourceOptions> sources;
+  for (const config::ValidationSet& set : data.validation) {
+    sources.push_back({.path = set.path, .format = make_format(data.format)});
   }
   return sources;
 }

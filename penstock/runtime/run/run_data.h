@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ class RunData {
   virtual Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const = 0;
   // The names of the sets to validate with; of a set without one, kOnlyValidationSet.
   virtual std::vector<std::string> validation_sets() const { return {config::kOnlyValidationSet}; }
-  // Samples of validation batch `batch` of a set; the same in every run.
+  // Samples of validation batch `batch` of a set; the same in every run.  Behind a whole pass over
+  // the set's token files no target counts.
   virtual Batch validation(std::size_t set, std::int64_t batch, std::int64_t first,
                            std::int64_t count) const = 0;
   // The first of so many steps in which no target counts by a mask; 0: none of any sample does.
@@ -49,6 +51,8 @@ class RunData {
   virtual std::string summary() const = 0;
   // Whether a token is a byte of text.
   virtual bool is_text() const = 0;
+  // The tokens with which the answers end that are trained on; none where nothing says so.
+  virtual std::set<std::int64_t> answer_ends() const { return {}; }
   // What a model may go on from: so many tokens that it is not trained on, if there are any such.
   virtual std::vector<std::int64_t> prompt(std::int64_t length) const = 0;
 };
@@ -57,6 +61,10 @@ class RunData {
 // Of a folder of two parts (TwoParts) it is the one to train on.
 // Throws: ConfigError where its format is one of tokens, and it names no file.
 std::vector<data::SourceOptions> token_sources(const config::DataConfig& data);
+
+// The token files to validate with, where `data` names any: data.validation's, or of a folder of
+// two parts the other one.
+std::vector<data::SourceOptions> validation_sources(const config::DataConfig& data);
 
 // The parts of data.path, where it is a folder of two, and data.validation names no other.
 std::optional<data::TwoParts> two_parts(const config::DataConfig& data);

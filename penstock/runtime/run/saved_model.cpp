@@ -1,16 +1,21 @@
 #include "penstock/run/saved_model.h"
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <optional>
 
+#include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output_lock.h"
 #include "penstock/core/text.h"
+#include "penstock/files/checkpoint/adapter_files.h"
+#include "penstock/files/checkpoint/model_files.h"
 #include "penstock/files/checkpoint/new_folder.h"
 #include "penstock/runtime/hugging_face/adapter_folder.h"
 #include "penstock/runtime/nn/adapter.h"
 #include "penstock/runtime/train/whole_tensors.h"
+#include "penstock/runtime/weights/tensor_files.h"
 
 namespace penstock::run {
 namespace {
@@ -22,6 +27,28 @@ bool saves_adapters(const Model& model) { return model.adapter && !model.merges_
 void SavedModel::check_folder(const std::string& folder, const Model& model) {
   saves_adapters(model) ? hugging_face::check_adapter_target(folder)
                         : hugging_face::check_target(folder);
+}
+
+std::string SavedModel::identity_of(const std::string& folder) {
+  constexpr std::uint64_t kBytesOfEach = 4096;
+  std::error_code error;
+  const auto has = [&](std::string_view name) {
+    return std::filesystem::exists(str(folder, "/", name), error);
+  };
+  const bool are_adapters = has(checkpoint::kAdapterTensorsName);
+  if (!are_adapters && !has(checkpoint::kModelIndexName)) return "";
+  try {
+    const weights::TensorFiles files =
+        are_adapters ? weights::TensorFiles(folder, std::string(checkpoint::kAdapterTensorsName))
+                     : weights::TensorFiles(folder);
+    std::string all;
+    for (const auto& [name, tensor] : files.tensors()) {
+      all += str(name, "\n", files.bytes_of(name, 0, std::min(tensor.bytes, kBytesOfEach)));
+    }
+    return content_hash(all);
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 // A store keeps what was put there: each save has names of its own, whoever saves over it.
@@ -124,8 +151,12 @@ void SavedModel::put_in_place(weights::NewModel& model) {
     index.names.emplace_back(lines.begin(), lines.end() - 1);
   }
   // First, so that a model is never there without its tokenizer.
-  if (model_.folder) hugging_face::copy_other_files(model_.folder->path(), folder_, card_);
+  if (model_.folder) copy_other_files();
   model.put_in_place(index, [this] { progress_.advance(); });
+}
+
+void SavedModel::copy_other_files() const {
+  hugging_face::copy_other_files(model_.folder->path(), folder_, card_, answer_ends_);
 }
 
 void SavedModel::write_adapters() {
@@ -162,7 +193,7 @@ void SavedModel::join_adapters() {
     for (auto& each : weights::read_safetensors(adapter_part(place))) all.push_back(each);
   }
   // First, so that adapters are never there without their tokenizer.
-  hugging_face::copy_other_files(model_.folder->path(), folder_, card_);
+  copy_other_files();
   hugging_face::write_adapters(folder_, all, *model_.folder, *model_.adapter);
   for (std::int32_t place = 0; place < places(); ++place) {
     std::error_code ignored;

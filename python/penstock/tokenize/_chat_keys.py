@@ -45,7 +45,7 @@ def kind(value: Any) -> str:
 
 @contextlib.contextmanager
 def refusing_depth(where: str) -> Iterator[None]:
-    """Raises ConfigError where JSON's values are nested deeper than Python walks through them."""
+    """Refuses JSON that is nested deeper than Python goes, around what walks through it."""
     try:
         yield
     except RecursionError:

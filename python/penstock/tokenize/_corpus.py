@@ -166,6 +166,8 @@ class CorpusWriter:
         }
         if self._sample_tokens is not None:
             values["sample_tokens"] = self._sample_tokens
+        if ends := encoder.ends_of_answers():
+            values["answer_ends"] = ends
         return json.dumps(values, indent=2) + "\n"
 
 

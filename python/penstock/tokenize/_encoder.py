@@ -201,9 +201,11 @@ class Encoder:
         return tokens, counts if masks else None
 
     def ends_of_answers(self) -> list[int]:
-        """The special token that the chat template writes behind an answer, if any."""
-        assert self._template is not None
-        end = self._template.end_of_answers()
+        """The special token that the chat template writes behind an answer, if any.
+
+        None for who encodes no chats.
+        """
+        end = None if self._template is None else self._template.end_of_answers()
         number = None if end is None else self._tokenizer.token_to_id(end)
         return [] if number is None else [int(number)]
 
@@ -274,7 +276,7 @@ class Encoder:
         return self._encode_typed(chat.where, text, spans)
 
     def _typed_by_others(self, chat: Chat, text: str, *, prompts: bool) -> list[Span]:
-        """Places in a chat's text of what others than the assistant wrote, with special tokens."""
+        """The places of special tokens that somebody but the assistant wrote, in a chat's text."""
         assert self._template is not None
         if self._types_special_tokens:
             return []

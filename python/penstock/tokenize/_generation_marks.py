@@ -64,7 +64,7 @@ class GenerationMarks:
         return parts
 
     def _places(self, chat: Chat, number: int, said: list[str]) -> tuple[set[int], bool]:
-        """Places among the marks' texts of a message's own, and whether that is all it says."""
+        """Finds which of the marks' texts are of a message, and whether that is all it says."""
         places, is_whole = set(), True
         for says, marked in _variants(chat, number):
             try:
@@ -101,7 +101,7 @@ def _texts(text: str, spans: list[Span]) -> list[str]:
 
 
 def _neighbours(owners: list[set[int]], place: int) -> set[int]:
-    """Owners of the texts before and behind one."""
+    """The messages of the texts before and behind one."""
     before = next(filter(None, reversed(owners[:place])), set())
     return before | next(filter(None, owners[place + 1 :]), set())
 

@@ -95,7 +95,7 @@ def _of_lines(path: Path, file: BinaryIO) -> Iterator[Row]:
 
 
 def _refusal(where: str, error: Exception) -> ConfigError:
-    """An error for JSON that Python does not read."""
+    """The error for JSON that Python does not read."""
     if isinstance(error, RecursionError):
         return ConfigError(f"{where}: is nested too deep")
     return ConfigError(f"{where}: has a number with too many digits")

@@ -60,7 +60,7 @@ class Template:
     def places_of_mark(
         self, marked: Chat, text: str, *, prompts: bool = False
     ) -> list[Span] | None:
-        """Places in a text of what MARK stands for in the chat; None: that cannot be told."""
+        """The places of a text with what MARK stands for in the chat; None: that cannot be told."""
         other = self.or_none(marked, prompts=prompts)
         if other is None or other == text:  # It is not written.
             return None if other is None else []
@@ -272,8 +272,7 @@ class Template:
         ahead = replace(chat, messages=chat.messages[:number])
         prompt, shown = self.or_none(ahead, prompts=True), self.or_none(ahead)
         content = chat.messages[number]["content"]
-        # A template may leave a text out where more follows.
-        is_left_out = self.or_none(_with_content(chat, number, "")) == text
+        is_left_out = self.or_none(_with_content(chat, number, "")) == text  # More follows here.
         for said in (content, "") if is_left_out else (content,):
             cut = self.or_none(_with_content(chat, number, said, cuts=True))
             if prompt is None or cut is None or prompt == shown:

@@ -57,6 +57,9 @@ const std::vector<Vain> kVain = {
      "zero_optimization.offload_optimizer.nvme_path",
      "zero_optimization.offload_optimizer.device is \"none\"; it needs "
      "zero_optimization.offload_optimizer.device = \"nvme\""},
+    {R"({"model": {"type": "hugging_face", "path": "m"}, "run": {"sample_bytes": 9}})",
+     "run.sample_bytes",
+     "model.type is \"hugging_face\"; it needs model.type = \"gpt\" or model.type = \"mlp\""},
     {R"({"pipeline": {"checkpointable_layers": "Nothing"}})", "pipeline.checkpointable_layers",
      "pipeline.activation_checkpoint_interval is 0; it needs "
      "pipeline.activation_checkpoint_interval >= 1"},

@@ -1,0 +1,121 @@
+// Fused passes over the rows of a decoder's tensors, on processors: what each reads and writes.
+//
+// Each reads its inputs once, where torch's operators, one after another, read them often.  The
+// folder has one file for each, compiled for the instructions of several processors.  Layers choose
+// between these and torch's operators by can_fuse() (passes.h) alone.
+// Shapes: rows of floats, one behind another.
+// Invariant: a row has the same bits whatever rows are with it.
+// Knows no tensors.  Thread safety: a pass runs on the calling thread (parts.h shares it).
+#pragma once
+#include <cstdint>
+
+namespace penstock::nn::passes {
+
+// output = sum x scale x weight of sum = x (+ added), where scale = 1 / sqrt(mean(sum^2) +
+// epsilon).
+struct NormRows {
+  const float* x;
+  const float* added;  // Null: nothing.
+  const float* weight;
+  float* sum;     // May be `added`; null where nothing is added.
+  float* scales;  // A float a row.  With `has_scales` they are there.
+  float* output;
+  std::int64_t rows;
+  std::int64_t width;
+  float epsilon;
+  bool has_scales;
+};
+
+// The gradients of what a NormRows normed.
+struct NormGradientRows {
+  const float* gradient;  // The output's.
+  const float* x;         // What was normed.
+  const float* weight;    // Null where nobody asks for of_x.
+  const float* scales;
+  const float* of_sum;  // What else is added to of_x; null: nothing.
+  float* of_x;          // May be `of_sum` or `gradient`; null: nobody asks.
+  float* of_weight;     // [width]: rows are added in groups; null: nobody asks.
+  float* of_rows;       // Summands of of_weight, of each row; null: nobody asks.
+  float* group;         // [width], for the sum of a group, where there is of_weight.
+  std::int64_t rows;
+  std::int64_t stride;  // Floats from a row to the next: the width, or more for sums of columns.
+  std::int64_t width;
+};
+
+// Pairs of each head's first elements, (i, i + turned / 2), turned by the angle of the row's
+// position; the others stay.
+struct Rotation {
+  const float* x;
+  float* output;         // May be a dense x.
+  const float* cosines;  // [positions, turned]
+  const float* sines;
+  const std::int64_t* positions;  // The rows'; null: rows are sequences of `sequence` of them.
+  std::int64_t rows;
+  std::int64_t row_stride;  // Floats from a row of x to the next; the output's are dense.
+  std::int64_t sequence;
+  std::int64_t heads;
+  std::int64_t head_dim;
+  std::int64_t turned;
+  bool is_back;                // Turns by the angle's negative.
+  std::int64_t first_row = 0;  // Row of the sequences that the first of these is.
+};
+
+// output = silu(gate) x up.
+struct Gate {
+  const float* gate;
+  const float* up;
+  float* output;
+  std::int64_t elements;
+};
+
+struct GateGradient {
+  const float* gradient;  // The output's.
+  const float* gate;
+  const float* up;
+  float* of_gate;
+  float* of_up;  // May be `gradient`.
+  std::int64_t elements;
+};
+
+// Logarithms of softmax at the targets.
+struct LossRows {
+  const float* logits;
+  const std::int64_t* targets;
+  float* of_targets;  // A float a row.
+  float* log_sums;    // A float a row: of the exponentials.
+  std::int64_t rows;
+  std::int64_t width;
+};
+
+// output = (softmax - [is the target]) x factor of the row.
+struct LossGradientRows {
+  const float* logits;
+  const std::int64_t* targets;
+  const float* log_sums;
+  const float* factors;  // A float a row.
+  float* output;         // May be the logits.
+  std::int64_t rows;
+  std::int64_t width;
+};
+
+// The passes for one kind of processor.
+struct Kernels {
+  void (*norm)(const NormRows&);
+  void (*norm_gradient)(const NormGradientRows&);
+  void (*rotate)(const Rotation&);
+  void (*gate)(const Gate&);
+  void (*gate_gradient)(const GateGradient&);
+  void (*loss)(const LossRows&);
+  void (*loss_gradient)(const LossGradientRows&);
+};
+
+// The kernels for the instructions that torch's kernels use on this processor: what ranks compare
+// of those (docs/handshake.md) says which these are.
+const Kernels& kernels();
+
+// The kernels of each kind.
+extern const Kernels kDefaultKernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+
+}  // namespace penstock::nn::passes
