@@ -12,7 +12,7 @@ import subprocess
 import unittest
 from typing import NamedTuple
 
-from planning import PlannerTest
+from planning import PlannerTest, layers_of
 
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000,
@@ -117,14 +117,14 @@ class Emulate(EmulateTest):
         for size in json.loads((self.folder / "layers.json").read_text())["sizes"]:
             counted = sum(
                 amount * count
-                for layer in [*size["layers"], size["loss"]]
+                for layer in [*layers_of(size), size["loss"]]
                 for step in ("forward_kernels", "backward_kernels")
                 for kind, amount, count in layer[step]
                 if kind != "other"
             )
             expected = operations() / MICROBATCHES / size["sharers"]
             self.assertAlmostEqual(counted / expected, 1.0, places=6)
-            for layer in size["layers"][1:-2]:  # The halves are the whole, of the same products.
+            for layer in layers_of(size)[1:-2]:  # The halves are the whole, of the same products.
                 found = [
                     sum(n * count for kind, n, count in layer[step] if kind != "other")
                     for step in ("backward_kernels", "input_kernels", "weight_kernels")

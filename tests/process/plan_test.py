@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "published"))
 
 import shapes
 from model_folders import write_llama
-from planning import PlannerTest
+from planning import PlannerTest, layers_of
 
 CONFIG = {
     "train_batch_size": 16,
@@ -119,7 +119,7 @@ class Plan(PlannerTest):
         model = {"type": "hugging_face", "path": "m", "weights": "random", "sequence_length": 32}
         self.write("gpt.json", json.dumps({**CONFIG, "model": model, "bf16": {"enabled": True}}))
         self.measure("--microbatch-sizes", "2", "--set", "launch.device=cuda")
-        found = json.loads((self.folder / "layers.json").read_text())["sizes"][0]["layers"]
+        found = layers_of(json.loads((self.folder / "layers.json").read_text())["sizes"][0])
         formula = shapes.layers_file(row, {"attention": "flash", "gated": True})["sizes"][0]
 
         def operations(layer: dict, each: str) -> dict[str, int]:

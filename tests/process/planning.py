@@ -13,6 +13,14 @@ from support import PENSTOCK, ProcessTest
 SIZES = ("--ranks", 4, "--microbatches", 8)
 
 
+def layers_of(size: dict) -> list[dict]:
+    """A size's layers in a file of `penstock memory --layers`, where a number is an earlier one."""
+    layers: list[dict] = []
+    for each in size["layers"]:
+        layers.append(layers[each] if isinstance(each, int) else each)
+    return layers
+
+
 class PlannerTest(ProcessTest):
     def penstock(self, *words: object, text: str = "", code: int = 0) -> support.Result:
         """Runs it with `text` as its standard input, and expects that exit code."""
