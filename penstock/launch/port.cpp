@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "penstock/core/error.h"
+#include "penstock/core/process_stat.h"
 #include "penstock/core/text.h"
 
 namespace penstock::launch {
@@ -85,15 +86,20 @@ std::optional<PortHolder> look_for_holder(std::uint16_t port) {
   add_listening_inodes("/proc/net/tcp6", port, inodes);
   if (inodes.empty()) return std::nullopt;
   std::error_code error;
+  std::optional<PortHolder> oldest;
+  std::int64_t began = 0;
   for (const auto& process : fs::directory_iterator("/proc", error)) {
     const auto pid = parse_integer(process.path().filename().string());
     if (!pid || !holds_one(process.path(), inodes)) continue;
-    PortHolder holder{*pid, ""};
+    const std::optional<ProcessStat> stat = process_stat(*pid);
+    const std::int64_t begins = stat ? parse_integer(stat->start).value_or(0) : 0;
+    if (!stat || (oldest && began <= begins)) continue;
+    oldest = PortHolder{*pid, ""};
+    began = begins;
     std::ifstream comm(process.path() / "comm");
-    std::getline(comm, holder.name);
-    return holder;
+    std::getline(comm, oldest->name);
   }
-  return std::nullopt;
+  return oldest;
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ struct PortHolder {
   std::string name;  // Name in /proc/PID/comm.
 };
 
-// The process that listens on `port`; nothing when none does, or when it is another user's.
+// The process that listens on `port`: the oldest of those that hold its socket, since children
+// inherit it and may have lower numbers.  Nothing when none does, or when it is another user's.
 std::optional<PortHolder> holder_of_port(std::uint16_t port);
 
 }  // namespace penstock::launch
