@@ -91,7 +91,7 @@ def check_documents(runs: Runs) -> None:
     assert not torch.equal(*(each["model.norm.weight"] for each in map(tensors, (across, one))))
 
     told = runs.train(runs.base, data=runs.data(runs.bare, **said), fails=True)
-    assert "no token is known that ends a document" in told, told
+    assert "no one token is known that ends a document" in told, told
     assert "give the token with data.document_end" in told, told
     told = runs.train(runs.base, data=of_bare | {"document_end": 500}, fails=True)
     assert "data.document_end = 500: the model's vocabulary has 0 to 119" in told, told

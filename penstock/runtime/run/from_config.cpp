@@ -89,11 +89,11 @@ std::int64_t noted_document_end(const config::Config& config, std::int64_t vocab
   if (!sources.empty())
     std::ranges::copy(validation_sources(config.data), std::back_inserter(sources));
   std::set<std::optional<std::int64_t>> ends;
-  std::vector<std::string> words;
+  std::set<std::string> words;  // Data to train on may hold what is validated, too.
   for (const data::SourceOptions& source : sources) {
     const data::TokenSource tokens(source, vocabulary, config.model.sequence_length);
     for (const std::optional<std::int64_t>& end : tokens.document_ends()) {
-      words.push_back(str(quoted_path(source.path), ": ", end ? str("token ", *end) : "none"));
+      words.insert(str(quoted_path(source.path), ": ", end ? str("token ", *end) : "none"));
       ends.insert(end);
     }
   }
