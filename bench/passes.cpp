@@ -13,13 +13,13 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/quartile.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/token_loss.h"
 #include "penstock/runtime/nn/gated.h"
@@ -29,21 +29,11 @@
 namespace {
 
 using namespace penstock;
+using bench::lower_quartile;
+using bench::now_us;
 using nn::Tensors;
 
 constexpr int kRepetitions = 60;
-
-double now_us() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-double lower_quartile(std::vector<double> values) {
-  const auto place = values.begin() + std::ssize(values) / 4;
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
-}
 
 struct Times {
   std::vector<double> forward, backward;

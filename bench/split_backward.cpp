@@ -10,14 +10,14 @@
 #include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <optional>
 #include <string_view>
+#include <vector>
 
+#include "bench/quartile.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/mlp.h"
 #include "penstock/runtime/stage/backward.h"
@@ -25,6 +25,8 @@
 namespace {
 
 using namespace penstock;
+using bench::lower_quartile;
+using bench::now_us;
 
 struct Options {
   std::int64_t width = 512;
@@ -47,18 +49,6 @@ Options parse(int argc, char** argv) {
     *option->second = *value;
   }
   return options;
-}
-
-double now_us() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-double lower_quartile(std::vector<double> values) {
-  const auto place = values.begin() + std::ssize(values) / 4;
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/comm/forwarding.h"
 #include "penstock/runtime/emulate/virtual_device.h"
 #include "penstock/runtime/emulate/virtual_memory.h"
 
@@ -154,30 +155,16 @@ class Coming : public Transfer {
   bool is_done_ = false;
 };
 
-class TimedCommunicator final : public comm::Communicator {
+class TimedCommunicator final : public comm::Forwarding {
  public:
   TimedCommunicator(comm::Communicator& inner, VirtualRank& rank, std::shared_ptr<Board> board,
                     std::int32_t ranks_per_host)
-      : inner_(inner), rank_(rank), board_(std::move(board)), ranks_per_host_(ranks_per_host) {}
+      : Forwarding(inner), rank_(rank), board_(std::move(board)), ranks_per_host_(ranks_per_host) {}
 
-  Rank rank() const override { return inner_.rank(); }
-  std::int32_t world_size() const override { return inner_.world_size(); }
-  void set_deadline(std::chrono::milliseconds deadline) override { inner_.set_deadline(deadline); }
-  std::chrono::milliseconds deadline() const override { return inner_.deadline(); }
-  void interrupt(const std::string& why) override { inner_.interrupt(why); }
-  void check_interrupt() const override { inner_.check_interrupt(); }
-  void fail(const std::string& why) override { inner_.fail(why); }
-  void begin_call(const std::string& place) override { inner_.begin_call(place); }
-  void leave() override { inner_.leave(); }
-  std::int64_t age() const override { return inner_.age(); }
-  std::string call_words() const override { return inner_.call_words(); }
   std::string transports() const override { return "virtual links"; }
-  void link(std::vector<Rank> peers) override { inner_.link(std::move(peers)); }
-  void put(const std::string& key, const std::string& value) override { inner_.put(key, value); }
-  std::string get(const std::string& key) override { return inner_.get(key); }
 
   Group make_group(const std::vector<Rank>& ranks) override {
-    const Group group = inner_.make_group(ranks);
+    const Group group = inner().make_group(ranks);
     groups_[group.index] = ranks;
     return group;
   }
@@ -187,7 +174,7 @@ class TimedCommunicator final : public comm::Communicator {
     const bool is_there = !is_virtual(tensor);
     board_->put({rank(), to, tag, !is_there},
                 {host_s, is_there ? host_s : rank_.ready(stream_of(tensor))});
-    if (is_there) return inner_.send(tensor, to, tag);
+    if (is_there) return inner().send(tensor, to, tag);
     rank_.count_message(static_cast<std::int64_t>(tensor.nbytes()));
     return timed(tensor, [] {});
   }
@@ -197,7 +184,7 @@ class TimedCommunicator final : public comm::Communicator {
     const Name name = {from, rank(), tag, is_virtual(tensor)};
     const auto bytes = static_cast<double>(tensor.nbytes());
     if (!is_virtual(tensor)) {
-      std::shared_ptr<Transfer> transfer = inner_.receive(tensor, from, tag);
+      std::shared_ptr<Transfer> transfer = inner().receive(tensor, from, tag);
       return timed(tensor, [this, transfer, name, from, bytes] {
         transfer->wait();
         rank_.await_ranks(take(name).host_s + latency(from) + bytes / kHostBytesPerS);
@@ -218,12 +205,12 @@ class TimedCommunicator final : public comm::Communicator {
 
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
     return collective(tensor, group, {},
-                      [&](const at::Tensor& host) { return inner_.all_reduce(host, group); });
+                      [&](const at::Tensor& host) { return inner().all_reduce(host, group); });
   }
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
                                       std::int32_t root) override {
     return collective(tensor, group, root,
-                      [&](const at::Tensor& host) { return inner_.broadcast(host, group, root); });
+                      [&](const at::Tensor& host) { return inner().broadcast(host, group, root); });
   }
 
  private:
@@ -276,7 +263,6 @@ class TimedCommunicator final : public comm::Communicator {
     return name;
   }
 
-  comm::Communicator& inner_;
   VirtualRank& rank_;
   std::shared_ptr<Board> board_;
   std::int32_t ranks_per_host_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "penstock/runtime/comm/forwarding.h"
 #include "penstock/runtime/execute/progress.h"
 
 namespace penstock::probe {
@@ -46,47 +47,32 @@ class NotedTransfer final : public Transfer {
   MessageTimes& times_;
 };
 
-class NotedCommunicator final : public comm::Communicator {
+class NotedCommunicator final : public comm::Forwarding {
  public:
   NotedCommunicator(comm::Communicator& inner, MessageTimes& times)
-      : inner_(inner), times_(times) {}
-
-  Rank rank() const override { return inner_.rank(); }
-  std::int32_t world_size() const override { return inner_.world_size(); }
-  void set_deadline(std::chrono::milliseconds deadline) override { inner_.set_deadline(deadline); }
-  std::chrono::milliseconds deadline() const override { return inner_.deadline(); }
-  void interrupt(const std::string& why) override { inner_.interrupt(why); }
-  void check_interrupt() const override { inner_.check_interrupt(); }
-  void fail(const std::string& why) override { inner_.fail(why); }
-  void begin_call(const std::string& place) override { inner_.begin_call(place); }
-  void leave() override { inner_.leave(); }
-  std::int64_t age() const override { return inner_.age(); }
-  std::string call_words() const override { return inner_.call_words(); }
-  std::string transports() const override { return inner_.transports(); }
-  void link(std::vector<Rank> peers) override { inner_.link(std::move(peers)); }
-  Group make_group(const std::vector<Rank>& ranks) override { return inner_.make_group(ranks); }
+      : Forwarding(inner), times_(times) {}
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
-    return noted([&] { return inner_.send(tensor, to, tag); });
+    return noted([&] { return inner().send(tensor, to, tag); });
   }
   std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
                                     std::int32_t tag) override {
-    return noted([&] { return inner_.receive(tensor, from, tag); });
+    return noted([&] { return inner().receive(tensor, from, tag); });
   }
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
-    return noted([&] { return inner_.all_reduce(tensor, group); });
+    return noted([&] { return inner().all_reduce(tensor, group); });
   }
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
                                       std::int32_t root) override {
-    return noted([&] { return inner_.broadcast(tensor, group, root); });
+    return noted([&] { return inner().broadcast(tensor, group, root); });
   }
   void put(const std::string& key, const std::string& value) override {
     const Noted noted(times_, times_.calls);
-    inner_.put(key, value);
+    inner().put(key, value);
   }
   std::string get(const std::string& key) override {
     const Noted noted(times_, times_.waits);
-    return inner_.get(key);
+    return inner().get(key);
   }
 
  private:
@@ -96,7 +82,6 @@ class NotedCommunicator final : public comm::Communicator {
     return std::make_unique<NotedTransfer>(begin(), times_);
   }
 
-  comm::Communicator& inner_;
   MessageTimes& times_;
 };
 

@@ -1,17 +1,8 @@
 // The passes for AVX-512; cmake/passes.cmake has the flags.
-#include "penstock/runtime/nn/passes/gate.h"
-#include "penstock/runtime/nn/passes/loss_rows.h"
-#include "penstock/runtime/nn/passes/norm_rows.h"
-#include "penstock/runtime/nn/passes/rotation.h"
+#include "penstock/runtime/nn/passes/table.h"
 
 namespace penstock::nn::passes {
 
-const Kernels kAvx512Kernels = {.norm = norm,
-                                .norm_gradient = norm_gradient,
-                                .rotate = rotate,
-                                .gate = gate,
-                                .gate_gradient = gate_gradient,
-                                .loss = loss,
-                                .loss_gradient = loss_gradient};
+const Kernels kAvx512Kernels = kOfThisFile;
 
 }  // namespace penstock::nn::passes
