@@ -1,13 +1,12 @@
 #include "penstock/cli/runtime/emulate.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "penstock/cli/formatted.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
 #include "penstock/core/error.h"
@@ -27,13 +26,6 @@ using emulate::Report;
 using emulate::Work;
 
 constexpr std::size_t kOwnersMax = 5;
-
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  std::array<char, 128> text{};
-  std::snprintf(text.data(), text.size(), format, values...);
-  return text.data();
-}
 
 std::string gib(std::int64_t bytes) {
   return formatted("%.2f", static_cast<double>(bytes) / (1 << 30));

@@ -8,13 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
-#include <cstdio>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "penstock/cli/formatted.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
@@ -42,15 +41,8 @@ constexpr double kMillisecond = 1e-3, kMicrosecond = 1e-6, kGiga = 1e9;
 constexpr std::size_t kRowsMax = 12;  // Rows of a kind in the table; JSON has all.
 constexpr std::chrono::minutes kDeadline(10);
 
-template <class... Values>
-std::string with_format(const char* format, Values... values) {
-  std::array<char, 128> text{};
-  std::snprintf(text.data(), text.size(), format, values...);
-  return text.data();
-}
-
-std::string ms(double seconds) { return with_format("%.2f", seconds / kMillisecond); }
-std::string percent(double share) { return with_format("%.1f %%", 100 * share); }
+std::string ms(double seconds) { return formatted("%.2f", seconds / kMillisecond); }
+std::string percent(double share) { return formatted("%.1f %%", 100 * share); }
 
 // The ranks but the first, as processes of their own.  What goes wrong ends all of them.
 class OtherRanks {
@@ -137,7 +129,7 @@ double seconds_of_step(const StepLedger& ledger, const OperatorCost& cost) {
 }
 
 std::string calls_of_step(const StepLedger& ledger, const OperatorCost& cost) {
-  return with_format("%.0f", static_cast<double>(cost.calls) / static_cast<double>(ledger.steps));
+  return formatted("%.0f", static_cast<double>(cost.calls) / static_cast<double>(ledger.steps));
 }
 
 std::string summary_table(const StepLedger& ledger) {
@@ -164,7 +156,7 @@ std::string operators_table(const StepLedger& ledger, OperatorKind kind, TextRow
         kind == OperatorKind::Product ? str(op.name, "  ", sizes_text(op.sizes)) : op.name;
     const auto best = at_best(op, cost, ledger.machine);
     rows.push_back({name, calls_of_step(ledger, cost), ms(seconds_of_step(ledger, cost)),
-                    with_format("%.1f", rate(cost) / seconds / kGiga),
+                    formatted("%.1f", rate(cost) / seconds / kGiga),
                     best ? percent(*best / seconds) : "", ""});
   }
   std::string text = str("\n", text_table(rows));
@@ -177,15 +169,15 @@ std::string as_text(std::int32_t rank, const StepLedger& ledger) {
   const auto bytes = [](const OperatorCost& cost) { return static_cast<double>(cost.bytes); };
   return str(
       "rank ", rank, ": a step takes ", ms(ledger.unwatched_s), " ms, and ", ms(ledger.step_s),
-      " ms under the watch; ", with_format("%.0f", ledger.faults), " page faults of ",
-      with_format("%.2f", ledger.machine.fault_s / kMicrosecond), " us\n\n", summary_table(ledger),
+      " ms under the watch; ", formatted("%.0f", ledger.faults), " page faults of ",
+      formatted("%.2f", ledger.machine.fault_s / kMicrosecond), " us\n\n", summary_table(ledger),
       operators_table(ledger, OperatorKind::Product,
                       {"products: rows x inner x columns", "calls", "ms", "GFLOP/s",
-                       with_format("of %.0f", ledger.machine.product_peak / kGiga), ""},
+                       formatted("of %.0f", ledger.machine.product_peak / kGiga), ""},
                       operations),
       operators_table(ledger, OperatorKind::Attention,
                       {"attention", "calls", "ms", "GFLOP/s",
-                       with_format("of %.0f", ledger.machine.product_peak / kGiga), ""},
+                       formatted("of %.0f", ledger.machine.product_peak / kGiga), ""},
                       operations),
       operators_table(ledger, OperatorKind::Pass,
                       {"passes over elements", "calls", "ms", "GB/s", "of the bandwidth", ""},

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "penstock/cli/formatted.h"
 #include "penstock/config/read.h"
 #include "penstock/config/validate.h"
 #include "penstock/core/atomic_file.h"
@@ -48,9 +49,7 @@ constexpr std::array<Column, 8> kColumns = {{
 }};
 
 std::string mebibytes(std::int64_t bytes) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", static_cast<double>(bytes) / (1 << 20));
-  return text.data();
+  return formatted("%.2f", static_cast<double>(bytes) / (1 << 20));
 }
 
 std::string stages_of(const PipeRank& rank) { return join(rank.stages, ","); }

@@ -4,11 +4,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 
-#include <array>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 
+#include "penstock/cli/formatted.h"
 #include "penstock/cli/runtime/ledger.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
@@ -104,11 +103,7 @@ simulate::Costs costs_file_of(const std::vector<Cost>& stages) {
           .backward = all(&Cost::backward)};
 }
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3f", value);
-  return text.data();
-}
+std::string number(double value) { return formatted("%.3f", value); }
 
 // "1.234 +0.100 -0.050": the median, and how far away the quartiles are.
 std::string spread_text(const Spread& spread) {
