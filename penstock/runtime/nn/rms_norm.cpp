@@ -31,6 +31,21 @@ bool can_pass(const at::Tensor& x, const at::Tensor& added, const at::Tensor& we
          weight.numel() == x.size(-1);
 }
 
+// Rows of x, with nothing added to them.
+passes::NormRows rows_of(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                         const at::Tensor& scales, const at::Tensor& output) {
+  return {.x = passes::floats(x),
+          .added = nullptr,
+          .weight = passes::floats(weight),
+          .sum = nullptr,
+          .scales = passes::floats(scales),
+          .output = passes::floats(output),
+          .rows = rows_of_norm(x, weight),
+          .width = weight.numel(),
+          .epsilon = static_cast<float>(epsilon),
+          .has_scales = false};
+}
+
 at::Tensor a_number_a_row(const at::Tensor& x) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = 1;
@@ -76,16 +91,10 @@ RmsNorm::RmsNorm(const at::Tensor& x, const at::Tensor& added, bool reuses,
   run(
       passes::kNorm,
       [&] {
-        return passes::NormRows{.x = passes::floats(x_),
-                                .added = passes::floats(other),
-                                .weight = passes::floats(weight_),
-                                .sum = passes::floats(sum),
-                                .scales = passes::floats(scales_),
-                                .output = passes::floats(output_),
-                                .rows = rows_of_norm(x_, weight_),
-                                .width = weight_.numel(),
-                                .epsilon = static_cast<float>(epsilon_),
-                                .has_scales = false};
+        passes::NormRows rows = rows_of(x_, weight_, epsilon_, scales_, output_);
+        rows.added = passes::floats(other);
+        rows.sum = passes::floats(sum);
+        return rows;
       },
       reads, writes);
   if (sum.defined()) x_ = std::move(sum);
@@ -116,16 +125,9 @@ at::Tensor RmsNorm::output_again() const {
   at::Tensor output = at::empty_like(x_);
   run(passes::kNorm,
       [&] {
-        return passes::NormRows{.x = passes::floats(x_),
-                                .added = nullptr,
-                                .weight = passes::floats(weight_),
-                                .sum = nullptr,
-                                .scales = passes::floats(scales_),
-                                .output = passes::floats(output),
-                                .rows = rows_of_norm(x_, weight_),
-                                .width = weight_.numel(),
-                                .epsilon = static_cast<float>(epsilon_),
-                                .has_scales = true};
+        passes::NormRows rows = rows_of(x_, weight_, epsilon_, scales_, output);
+        rows.has_scales = true;
+        return rows;
       },
       {x_, weight_, scales_}, {output});
   return output;
