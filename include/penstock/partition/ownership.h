@@ -59,6 +59,8 @@ struct Parameter {
   }
   std::int64_t sum_bytes() const { return elements * summed_element_bytes(); }
   bool is_summed_apart() const { return summed_element_bytes() != element_bytes; }
+
+  friend bool operator==(const Parameter&, const Parameter&) = default;
 };
 
 // How much of a parameter is on a rank.

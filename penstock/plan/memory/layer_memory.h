@@ -20,6 +20,8 @@ using partition::Parameter;
 struct PassPeak {
   std::int64_t first = 0;  // First pass of a step: it makes the gradients of the parameters.
   std::int64_t later = 0;  // Later passes, which add to them.
+
+  friend bool operator==(const PassPeak&, const PassPeak&) = default;
 };
 
 // Ranks that exchange inside of a layer, besides those that share its weights.
@@ -95,6 +97,8 @@ struct LayerMemory {
   devices::Pass forward_pass;
   devices::Pass backward_pass;
   devices::Pass input_pass;
+
+  friend bool operator==(const LayerMemory&, const LayerMemory&) = default;
 };
 
 // The memory of all layers for one size of microbatch, as one rank has them.

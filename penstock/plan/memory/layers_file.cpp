@@ -161,24 +161,6 @@ std::optional<LayerMemory> renamed(LayerMemory layer, const std::string& from,
   return layer;
 }
 
-bool are_equal(const LayerMemory& a, const LayerMemory& b) {
-  const auto all = [&](const auto& table, auto member) {
-    return std::ranges::all_of(
-        table, [&](const auto& each) { return a.*(each.*member) == b.*(each.*member); });
-  };
-  return all(kNumbers, &NumberOf::number) && all(kFlags, &FlagOf::flag) &&
-         std::ranges::all_of(kPeaks,
-                             [&](const PeakOf& each) {
-                               const PassPeak &one = a.*each.peak, &other = b.*each.peak;
-                               return one.first == other.first && one.later == other.later;
-                             }) &&
-         a.exchanges == b.exchanges &&
-         std::ranges::equal(
-             a.parameters, b.parameters, {}, [](const Parameter& each) { return to_json(each); },
-             [](const Parameter& each) { return to_json(each); }) &&
-         all(kPasses, &KernelsOf::kernels) && all(kExchanging, &PassOf::pass);
-}
-
 // A layer that is like one before it, but for its name, is the number of that: large models have a
 // hundred alike, in each of a hundred sizes.
 std::string to_json(const std::vector<LayerMemory>& layers, const partition::ModelMeta& model) {
@@ -187,7 +169,7 @@ std::string to_json(const std::vector<LayerMemory>& layers, const partition::Mod
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto like = std::ranges::find_if(whole, [&](std::size_t before) {
       const auto named = renamed(layers[before], model[before].name, model[i].name);
-      return named && are_equal(*named, layers[i]);
+      return named && *named == layers[i];
     });
     if (like == whole.end()) {
       whole.push_back(i);
