@@ -37,14 +37,15 @@ void step() {
   tensors.push_back(at::ones({std::int64_t{1} << 22}));
 }
 
-// A heap settles: what fits no gap, for its alignment, is put behind all others at first.
-constexpr int kStepsToSettle = 20;
+// A heap settles: what fits no gap, for its alignment, is put behind all others at first.  Where
+// others have cut a gap meanwhile, that takes up to 30 steps.
+constexpr int kStepsToSettle = 20, kStepsToSettleForGood = 80;
 constexpr int kSteps = 10;
 constexpr std::int64_t kFaultsOfAll = kSteps * kStepBytes / kPageBytes;
 
 // Page faults of kSteps steps, behind those.
-std::int64_t faults_of_steps() {
-  for (int i = 0; i < kStepsToSettle; ++i) step();
+std::int64_t faults_of_steps(int steps_to_settle = kStepsToSettle) {
+  for (int i = 0; i < steps_to_settle; ++i) step();
   const std::int64_t before = faults();
   for (int i = 0; i < kSteps; ++i) step();
   return faults() - before;
@@ -62,18 +63,6 @@ Memory used(std::size_t bytes) {
   auto* const byte = static_cast<volatile char*>(memory.get());  // Else none of it need be there.
   for (std::size_t i = 0; i < bytes; i += 4096) byte[i] = 1;
   return memory;
-}
-
-// How many of kSteps steps, behind those, fault more than a hundredth of what they take.
-int steps_that_fault() {
-  for (int i = 0; i < kStepsToSettle; ++i) step();
-  int count = 0;
-  for (int i = 0; i < kSteps; ++i) {
-    const std::int64_t before = faults();
-    step();
-    if (faults() - before > kStepBytes / kPageBytes / 100) ++count;
-  }
-  return count;
 }
 
 // What stays resident of eight blocks that are freed, while a smaller one behind each is in use.
@@ -115,7 +104,7 @@ TEST_F(KeptMemory, IsNotFaultedTwice) {
   EXPECT_EXIT(
       {
         limit_as_at_the_start();
-        exit_with(steps_that_fault() == kSteps);
+        exit_with(faults_of_steps() > kFaultsOfAll * 9 / 10);
       },
       testing::ExitedWithCode(0), "")
       << "without asking glibc gives nothing back: this test shows nothing";
@@ -123,7 +112,7 @@ TEST_F(KeptMemory, IsNotFaultedTwice) {
       {
         limit_as_at_the_start();
         keep_freed_memory();
-        exit_with(steps_that_fault() <= 2);  // A gap that is cut meanwhile costs a block, once.
+        exit_with(faults_of_steps(kStepsToSettleForGood) < kFaultsOfAll / 100);
       },
       testing::ExitedWithCode(0), "");
 }
