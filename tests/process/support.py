@@ -7,6 +7,7 @@ PENSTOCK_TORCH_PYTHON  a Python that can import torch, for torchrun (default: no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -166,9 +167,17 @@ class Socket:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port at which nobody listens, from below those that the system gives to connections.
+
+    One of theirs may be another process's again before a rank listens there.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    draw = random.SystemRandom()
+    while True:
+        port = draw.randrange(10_000, first) if first > 10_000 else 0
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return probe.getsockname()[1]
 
 
 def tcp_sockets() -> dict[int, Socket]:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import os
 
-from hand_started import free_port
-from support import PENSTOCK, ProcessTest, losses
+from support import PENSTOCK, ProcessTest, free_port, losses
 
 
 class ConfigFromAPipe(ProcessTest):

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-
 import support
-from support import PENSTOCK
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from support import PENSTOCK, free_port
 
 
 def start_ranks(

@@ -7,19 +7,12 @@ themselves, since the default text is each host's own Python library.
 
 from __future__ import annotations
 
-import socket
 import unittest
 from pathlib import Path
 
-from support import PENSTOCK, ProcessTest, Result
+from support import PENSTOCK, ProcessTest, Result, free_port
 
 RANKS = 2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class RanksOfTheirOwn(ProcessTest):
