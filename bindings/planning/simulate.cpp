@@ -29,6 +29,7 @@ using verify::VerifiedSchedule;
 // One rank's numbers; Python lists ranks, not numbers by rank.
 struct RankNumbers {
   double busy = 0.0;
+  double exchange = 0.0;
   double span = 0.0;
   double bubble = 0.0;
   std::int32_t peak_activations = 0;
@@ -48,6 +49,7 @@ std::vector<RankNumbers> ranks_of(const Simulated& simulated) {
   std::vector<RankNumbers> ranks;
   for (std::size_t r = 0; r < s.busy.size(); ++r) {
     ranks.push_back({.busy = s.busy[r],
+                     .exchange = s.exchange[r],
                      .span = s.span[r],
                      .bubble = s.bubble(Rank(r)),
                      .peak_activations = s.peak_activations[r],
@@ -81,6 +83,7 @@ std::string spell_simulated(const Simulated& simulated) {
 
 Costs costs_of(const PythonPerStage& forward, const PythonPerStage& input,
                const PythonPerStage& weight, const std::optional<PythonPerStage>& backward,
+               const PythonPerStage& forward_exchange, const PythonPerStage& input_exchange,
                double overlap, double latency, const PythonPerStage& message,
                std::optional<double> bandwidth, const PythonPerStage& gather,
                const PythonPerStage& reduce, double optimizer, const PythonPerStage& activation,
@@ -88,6 +91,8 @@ Costs costs_of(const PythonPerStage& forward, const PythonPerStage& input,
   Costs costs{.forward = per_stage(forward),
               .input = per_stage(input),
               .weight = per_stage(weight),
+              .forward_exchange = per_stage(forward_exchange),
+              .input_exchange = per_stage(input_exchange),
               .overlap = overlap,
               .latency = latency,
               .message = per_stage(message),
@@ -115,11 +120,14 @@ void init_simulate(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> without_gil;
   py::class_<Costs>(m, "Costs", "What actions, messages and activations cost.")
       .def(py::init(&costs_of), py::kw_only(), py::arg("forward"), py::arg("input"),
-           py::arg("weight"), py::arg("backward"), py::arg("overlap"), py::arg("latency"),
-           py::arg("message"), py::arg("bandwidth"), py::arg("gather"), py::arg("reduce"),
-           py::arg("optimizer"), py::arg("activation"), py::arg("keep"));
+           py::arg("weight"), py::arg("backward"), py::arg("forward_exchange"),
+           py::arg("input_exchange"), py::arg("overlap"), py::arg("latency"), py::arg("message"),
+           py::arg("bandwidth"), py::arg("gather"), py::arg("reduce"), py::arg("optimizer"),
+           py::arg("activation"), py::arg("keep"));
   py::class_<RankNumbers>(m, "RankSimulation", "What a simulation says of one rank.")
       .def_readonly("busy", &RankNumbers::busy, "The sum of its compute actions' times.")
+      .def_readonly("exchange", &RankNumbers::exchange,
+                    "What of that is exchanges inside of layers, which nothing hides.")
       .def_readonly("span", &RankNumbers::span, "From its first start to its last end.")
       .def_readonly("bubble", &RankNumbers::bubble, "Share of the makespan without compute.")
       .def_readonly("peak_activations", &RankNumbers::peak_activations,

@@ -195,6 +195,8 @@ def simulate(
     input: Cost = 1.0,
     weight: Cost = 1.0,
     backward: Cost | None = None,
+    forward_exchange: Cost = 0.0,
+    input_exchange: Cost = 0.0,
     overlap: float = 1.0,
     latency: float = 0.0,
     message: Cost = 0.0,
@@ -209,7 +211,9 @@ def simulate(
     """When each action would run, given what actions cost.
 
     forward, input, weight: of an F, an I, a W; backward: of a B; None: as I and W together.
-    overlap: share of its F and B that an overlapped pair takes.
+    forward_exchange, input_exchange: what of an F and an I is exchanges inside of layers.  The
+    other pass of an overlapped pair hides them, and the W of a B those of its I.
+    overlap: share of its F and backward that an overlapped pair takes.
     latency: from the end of a message's transfer to its arrival.
     message: size of what a stage hands on; bandwidth: of each link; None: unlimited.
     gather, reduce: of an UNSHARD and a REDUCE_GRAD; optimizer: once, at the end.
@@ -218,7 +222,8 @@ def simulate(
     Raises ScheduleError when the schedule does not verify, ConfigError for costs that do not fit.
     """
     costs = _costs(
-        forward=forward, input=input, weight=weight, backward=backward, overlap=overlap,
+        forward=forward, input=input, weight=weight, backward=backward,
+        forward_exchange=forward_exchange, input_exchange=input_exchange, overlap=overlap,
         latency=latency, message=message, bandwidth=bandwidth, gather=gather, reduce=reduce,
         optimizer=optimizer, activation=activation, keep=keep,
     )  # fmt: skip
@@ -235,6 +240,8 @@ def search(
     input: Cost = 1.0,
     weight: Cost = 1.0,
     backward: Cost | None = None,
+    forward_exchange: Cost = 0.0,
+    input_exchange: Cost = 0.0,
     latency: float = 0.0,
     message: Cost = 0.0,
     bandwidth: float | None = None,
@@ -265,7 +272,8 @@ def search(
     if (time := _arguments.number("seconds", seconds)) < 0 or time > _SECONDS_MAX:
         raise ValueError(f"seconds is {seconds}, must be from 0 to {_SECONDS_MAX}")
     costs = _costs(
-        forward=forward, input=input, weight=weight, backward=backward, latency=latency,
+        forward=forward, input=input, weight=weight, backward=backward,
+        forward_exchange=forward_exchange, input_exchange=input_exchange, latency=latency,
         message=message, bandwidth=bandwidth, optimizer=optimizer, activation=activation, keep=keep,
     )  # fmt: skip
     return _planning.search(
@@ -320,6 +328,8 @@ def _costs(
     input: Cost,
     weight: Cost,
     backward: Cost | None,
+    forward_exchange: Cost,
+    input_exchange: Cost,
     latency: float,
     message: Cost,
     bandwidth: float | None,
@@ -336,6 +346,8 @@ def _costs(
         input=cost("input", input),
         weight=cost("weight", weight),
         backward=None if backward is None else cost("backward", backward),
+        forward_exchange=cost("forward_exchange", forward_exchange),
+        input_exchange=cost("input_exchange", input_exchange),
         overlap=number("overlap", overlap),
         latency=number("latency", latency),
         message=cost("message", message),

@@ -383,7 +383,7 @@ class Simulate(PlannerTest):
         result = json.loads(self.penstock("simulate", "zb_h1", *SIZES, "--json").out)
         self.assertEqual(result["makespan"], 27)
         self.assertEqual(len(result["ranks"]), 4)
-        keys = {"busy", "span", "peak_activations", "peak_memory", "unshard_peak"}
+        keys = {"busy", "exchange", "span", "peak_activations", "peak_memory", "unshard_peak"}
         self.assertEqual(set(result["ranks"][0]), keys)
         self.assertLessEqual(result["lower_bound"], 27)
 

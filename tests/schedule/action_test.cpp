@@ -125,6 +125,9 @@ TEST(OverlappedPairs, AreTwoActionsInOneCell) {
   EXPECT_EQ(program, (Program{forward, backward}));
   EXPECT_EQ(to_cells(program), std::vector<std::string>{"(0F4;3B2)OVERLAP_F_B"});
   EXPECT_EQ(join(program, " "), "0F4 3B2") << "each alone";
+  for (const char* half : {"(0F4;3I2)OVERLAP_F_B", "(0F4;3W2)OVERLAP_F_B"}) {
+    EXPECT_EQ(to_cells(parse(half)), std::vector<std::string>{half});
+  }
 }
 
 TEST(OverlappedPairs, OfAnUnfinishedProgramPrintAsTheForward) {
@@ -143,10 +146,9 @@ TEST(OverlappedPairs, RefusalsNameTheColumn) {
   expected("(0F4;3B2)OVERLAP_F_B1", 10, "OVERLAP_F_B");
   expected("(0F4;3B2", 9, ")OVERLAP_F_B");
   expected("(0F4)OVERLAP_F_B", 5, "the end of the action");
-  expected("(0F4", 5, "; and a B");
+  expected("(0F4", 5, "; and a B, an I or a W");
   expected("(0B4;3B2)OVERLAP_F_B", 2, "an F");
-  expected("(0F4;3F2)OVERLAP_F_B", 6, "a B");
-  expected("(0F4;3I2)OVERLAP_F_B", 6, "a B");
+  expected("(0F4;3F2)OVERLAP_F_B", 6, "a B, an I or a W");
   expected("(0F;3B2)OVERLAP_F_B", 4, "a microbatch number");
   expected("(0F4;3B2;1F0)OVERLAP_F_B", 9, "the end of the action");
   expected("(;)OVERLAP_F_B", 2, "a stage number");

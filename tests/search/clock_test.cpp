@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "penstock/plan/search/list_schedule.h"
 #include "penstock/plan/search/placement.h"
 #include "penstock/plan/search/repair.h"
@@ -30,6 +32,10 @@ simulate::Costs costs_for(Draw& draw, std::int32_t stages) {
                         .activation = per_stage({0.5, 1, 2}),
                         .keep = draw.one_of<double>({0, 0.4, 1})};
   if (draw.chance(0.4)) costs.bandwidth = draw.one_of<double>({0.7, 8});
+  if (draw.chance(0.5)) {
+    costs.forward_exchange = draw.one_of<double>({0, 0.1, 0.3});
+    costs.input_exchange = costs.input;
+  }
   return costs;
 }
 
@@ -38,9 +44,16 @@ std::vector<Rank> ranks_for(Draw& draw, std::int32_t ranks, std::int32_t per_ran
   return draw.chance(0.5) ? in_a_loop(stages) : to_and_fro(stages);
 }
 
+bool has_pairs(const schedule::Schedule& schedule) {
+  return std::ranges::any_of(schedule.programs, [](const schedule::Program& program) {
+    return std::ranges::any_of(program, &schedule::Action::overlaps_next);
+  });
+}
+
 TEST(SearchClock, HasTheMakespanOfTheSimulationForAnyOrder) {
   Draw draw;
   SCOPED_TRACE(draw.seed_text());
+  int pairs = 0;
   for (int trial = 0; trial < 200; ++trial) {
     const std::int32_t ranks = draw.between(1, 5);
     const std::int32_t per_rank = draw.between(1, 3);
@@ -64,8 +77,11 @@ TEST(SearchClock, HasTheMakespanOfTheSimulationForAnyOrder) {
           {.memory_max = memory, .activation = costs.activation, .keep = costs.keep});
       ASSERT_EQ(clock.makespan(), simulate::simulate(verified, costs).makespan)
           << grid(verified.schedule());
+      pairs += has_pairs(verified.schedule());
+      EXPECT_TRUE(costs.has_exchanges() || !has_pairs(verified.schedule()));
     }
   }
+  EXPECT_GT(pairs, 20);
 }
 
 // Three replicas of which one lost a rank: its microbatches take two ways through the others.

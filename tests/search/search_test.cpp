@@ -113,6 +113,37 @@ TEST(Search, FusesBackwardsThatCostLessInOnePiece) {
   EXPECT_GE(result.simulation.makespan, result.bound.makespan);
 }
 
+// Qi et al., arXiv 2510.27257, table 1: 1F1B with two stages a rank, ZB-V and their own schedule,
+// STP, of which the memory is 3p activations.  What a stage computes in an F, an I and a W is 1
+// each, and each F and I has exchanges of 1/4.
+TEST(Search, BraidsForwardsAndBackwards) {
+  constexpr double kA = 0.25;
+  for (const std::int32_t p : {2, 3, 4}) {
+    const std::int32_t m = 3 * p;
+    const double computing = 2 * m * 3;
+    const double interleaved = computing + (p - 1) * (3 + kA) + 2 * m * kA;
+    const double zbv = computing + (p - 1) * 2 * kA + 4 * m * kA;
+    const double stp = computing + (p - 1) * (1 + kA) + (2 * p + 1) * kA;
+    const Request request{.ranks = p,
+                          .microbatches = m,
+                          .stages_per_rank = {2},
+                          .placements = {Placement::V},
+                          .costs = {.forward = 2 + 2 * kA,
+                                    .input = 2 + 2 * kA,
+                                    .weight = 2,
+                                    .forward_exchange = 2 * kA,
+                                    .input_exchange = 2 * kA,
+                                    .activation = 2},
+                          .memory_max = 3 * p};
+    const Result result = search(request, {.rounds = p});
+    EXPECT_LT(result.simulation.makespan, std::min(interleaved, zbv)) << p;
+    EXPECT_LE(result.simulation.makespan, stp * 1.015) << p;
+    EXPECT_LE(result.bound.makespan, result.simulation.makespan) << p;
+    EXPECT_LE(std::ranges::max(result.simulation.peak_memory), 3 * p) << p;
+    EXPECT_GE(std::ranges::min(result.simulation.exchange), p * kA) << "the first forwards of all";
+  }
+}
+
 TEST(Search, PlacesStagesAnywhereWhereThatIsBetter) {
   std::vector<double> forward(8, 1.0);
   forward.front() = forward[1] = 2.0;  // In a loop and in a V they are on two ranks.

@@ -161,6 +161,10 @@ TEST(Verify, BadOverlap) {
             "rank 0 step 2: 0B0 runs before 1B0 [S012]");
   Schedule schedule = rows({"0F0,(0F1;0B0)OVERLAP_F_B,0B1"});
   EXPECT_EQ(objections(schedule), "");
+  EXPECT_EQ(objections(rows({"0F0,(0F1;0I0)OVERLAP_F_B,(0F2;0W0)OVERLAP_F_B,0B1,0B2"})), "");
+  EXPECT_EQ(objections(rows({"0F0,(1F0;0I0)OVERLAP_F_B,1B0,0W0"})),
+            "rank 0 step 1: 1F0 overlaps 0I0, which needs it [S007]\n"
+            "rank 0 step 2: 0I0 runs before 1B0 [S012]");
   schedule.programs[0].insert(schedule.programs[0].begin() + 2, {StageId(0), Op::Unshard});
   schedule.programs[0].insert(schedule.programs[0].begin(), {StageId(0), Op::Unshard});
   EXPECT_EQ(objections(schedule),

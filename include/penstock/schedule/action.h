@@ -9,7 +9,8 @@
 // cell, "(0F4;3B2)OVERLAP_F_B".  A bit and not an action that holds actions, because nearly every
 // rule is about each half alone: what it needs, makes, keeps alive and must not repeat.  Only those
 // who care about time (simulate, the send/recv pass, the replay of verify) look at the bit.
-// Source: the grammar of torch.distributed.pipelining `_Action`, so that programs diff as text.
+// Source: the grammar of torch.distributed.pipelining `_Action`, so that programs diff as text; an
+// I or a W in the place of the B is ours.
 #pragma once
 #include <compare>
 #include <cstddef>
@@ -44,7 +45,7 @@ inline constexpr std::size_t kOps = 11;
 struct Action {
   StageId stage;  // The acting stage: the sender of a SEND, the receiver of a RECV.
   Op op = Op::Forward;
-  bool overlaps_next = false;          // F only: runs together with the B right behind it.
+  bool overlaps_next = false;          // F only: runs together with the B, I or W right behind it.
   OptionalMicrobatch microbatch = {};  // Present as has_ and may_have_microbatch(op) say.
   friend auto operator<=>(const Action&, const Action&) = default;
 };

@@ -4,6 +4,8 @@
 //
 // - A rank runs its compute actions strictly in order; an action starts when its rank is free and
 //   its inputs are there.  An overlapped pair starts when both can, and hands on at its end.
+// - Exchanges inside of a pass's layers are a part of its time (Costs::forward_exchange).  In a
+//   pair, what one pass computes hides those of the other.
 // - In a schedule without messages, a value that crosses ranks sets out when it is made.  In a
 //   schedule with messages, SEND and RECV only post (or, blocking, end with the message), and a
 //   message sets out when both ends are posted and its channel lets it: under the rules that the
@@ -61,7 +63,9 @@ enum class Detail : std::uint8_t {
 struct Simulation {
   double makespan = 0.0;     // Time to the end of the last action, and the optimizer.
   std::vector<double> busy;  // Sum of each rank's compute actions' times.
-  std::vector<double> span;  // Time from each rank's first start to its last end.
+  // What of that is exchanges inside of layers, which nothing hides.
+  std::vector<double> exchange;
+  std::vector<double> span;                    // Time from each rank's first start to its last end.
   std::vector<std::int32_t> peak_activations;  // Most live activations at once, by rank.
   std::vector<double> peak_memory;             // Most that they take, by rank.
   std::vector<std::int32_t> unshard_peak;      // Most stages unsharded at once, by rank.

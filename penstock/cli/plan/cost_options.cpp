@@ -58,6 +58,9 @@ void declare_costs(CLI::App& app, CostOptions& options) {
   cost("--input", options.input, "time of I, the gradient of the input (default 1)");
   cost("--weight", options.weight, "time of W, the gradient of the weights (default 1)");
   cost("--backward", options.backward, "time of B (default: I and W together)");
+  cost("--forward-exchange", options.forward_exchange,
+       "what of F is exchanges inside of layers, which a pass beside it hides (default 0)");
+  cost("--input-exchange", options.input_exchange, "the same of I (default 0)");
   cost("--gather", options.gather, "time of an UNSHARD (default 0)");
   cost("--reduce", options.reduce, "time of a REDUCE_GRAD (default 0)");
   cost("--activation", options.activation, "memory of one activation (default 1)");
@@ -80,6 +83,8 @@ Costs costs_of(const CostOptions& options, const std::optional<json::Value>& of_
   per_stage(options.input, "--input", costs.input);
   per_stage(options.weight, "--weight", costs.weight);
   per_stage(options.backward, "--backward", costs.backward);
+  per_stage(options.forward_exchange, "--forward-exchange", costs.forward_exchange);
+  per_stage(options.input_exchange, "--input-exchange", costs.input_exchange);
   per_stage(options.gather, "--gather", costs.gather);
   per_stage(options.reduce, "--reduce", costs.reduce);
   per_stage(options.activation, "--activation", costs.activation);

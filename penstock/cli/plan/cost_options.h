@@ -20,6 +20,8 @@ struct CostOptions {
   std::string input;
   std::string weight;
   std::string backward;
+  std::string forward_exchange;
+  std::string input_exchange;
   std::string latency;
   std::string gather;
   std::string reduce;

@@ -46,7 +46,9 @@ std::string ranks_text(const Simulation& simulation) {
   const bool is_sharded = std::ranges::any_of(simulation.unshard_peak, [](int n) { return n > 0; });
   std::vector<TextRow> rows = {
       {"rank", "busy", "span", "bubble", "peak activations", "peak memory", ""}};
+  const bool exchanges = std::ranges::any_of(simulation.exchange, [](double t) { return t > 0; });
   if (is_sharded) rows[0].insert(rows[0].end() - 1, "peak unsharded");
+  if (exchanges) rows[0].insert(rows[0].begin() + 2, "of it exchanges");
   for (std::size_t r = 0; r < simulation.busy.size(); ++r) {
     rows.push_back({std::to_string(r), significant(simulation.busy[r]),
                     significant(simulation.span[r]), percent(simulation.bubble(Rank(r))),
@@ -55,6 +57,7 @@ std::string ranks_text(const Simulation& simulation) {
     if (is_sharded) {
       rows.back().insert(rows.back().end() - 1, std::to_string(simulation.unshard_peak[r]));
     }
+    if (exchanges) rows.back().insert(rows.back().begin() + 2, significant(simulation.exchange[r]));
   }
   return text_table(rows);
 }
@@ -84,6 +87,7 @@ std::string bounds_text(const std::vector<LowerBound>& bounds) {
 
 std::string rank_json(const Simulation& simulation, std::size_t r) {
   return str("    {\"busy\": ", shortest(simulation.busy[r]),
+             ", \"exchange\": ", shortest(simulation.exchange[r]),
              ", \"span\": ", shortest(simulation.span[r]),
              ", \"peak_activations\": ", simulation.peak_activations[r],
              ", \"peak_memory\": ", shortest(simulation.peak_memory[r]),

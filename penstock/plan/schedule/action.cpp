@@ -142,9 +142,9 @@ void parse_cell(std::string_view text, Program& program) {
   const std::size_t close = std::min(text.find(')', middle), text.size());
   Action forward = parse_within(text, 1, middle);
   if (forward.op != Op::Forward) fail(text, 1, "an F");
-  if (middle == text.size()) fail(text, middle, "; and a B");
+  if (middle == text.size()) fail(text, middle, "; and a B, an I or a W");
   const Action backward = parse_within(text, middle + 1, close);
-  if (backward.op != Op::Backward) fail(text, middle + 1, "a B");
+  if (!is_backward(backward.op)) fail(text, middle + 1, "a B, an I or a W");
   if (close == text.size()) fail(text, close, str(')', kOverlap));
   if (text.substr(close + 1) != kOverlap) fail(text, close + 1, kOverlap);
   forward.overlaps_next = true;

@@ -21,7 +21,9 @@ Clock::Clock(const Problem& problem)
     for (const std::uint16_t stage : problem.stages_of(rank)) {
       for (std::size_t m = 0; m < problem.chains().microbatches(stage); ++m) {
         for (const Kind kind : kEveryKind) {
-          work += problem.time({stage, kind}, m);
+          const SearchStep turn{stage, kind};
+          work += problem.joined().hides() ? problem.joined().least_time(turn, m)
+                                           : problem.time(turn, m);
         }
       }
     }
@@ -68,41 +70,97 @@ double Clock::run(const Order& order, double most) {
 
 double Clock::makespan() const { return std::ranges::max(free_); }
 
-// False when a turn comes before its own stage's F or I.
+// Whether the turn can run, as far as its own stage and its input tell; then the unit starts when
+// its input is there.  Never: it comes before its own stage's F or I.
+Clock::Readiness Clock::look_at(SearchStep turn, std::uint32_t microbatch, std::size_t rank,
+                                Unit& unit) {
+  const auto& next = next_[turn.stage];
+  if (turn.kind == Kind::Weight) {
+    return microbatch < next[static_cast<std::size_t>(Kind::Input)] ? Readiness::Ready
+                                                                    : Readiness::Never;
+  }
+  if (turn.kind == Kind::Input && microbatch >= next[0]) return Readiness::Never;
+  const Input& needed = input(turn, microbatch);
+  if (needed.time < 0.0) {
+    blocked_on_[rank] = &needed;
+    return Readiness::Waits;
+  }
+  if (needed.time > unit.start) {
+    unit.waited += needed.time - unit.start;
+    unit.start = needed.time;
+    unit.cause = needed.by;
+  }
+  return Readiness::Ready;
+}
+
+// The same of joined turns, which it collects.  Never, too: turns are joined that cannot be.
+Clock::Readiness Clock::look_at_joined(const std::vector<SearchStep>& turns, std::uint32_t at,
+                                       std::size_t rank, Unit& unit) {
+  for (unit.count = 0;;) {
+    const SearchStep turn = turns[at + unit.count];
+    const auto& next = next_[turn.stage];
+    const std::uint32_t microbatch = next[static_cast<std::size_t>(turn.kind)];
+    const bool is_own_weight =
+        unit.count > 0 && unit.turns[unit.count - 1].step.kind == Kind::Input;
+    unit.turns[unit.count++] = {turn, microbatch};
+    if (is_own_weight) {
+      if (microbatch != next[static_cast<std::size_t>(Kind::Input)]) return Readiness::Never;
+    } else {
+      const Readiness readiness = look_at(turn, microbatch, rank, unit);
+      if (readiness != Readiness::Ready) return readiness;
+    }
+    if (!turn.joined) break;
+    if (at + unit.count == turns.size() || !may_join(turn, turns[at + unit.count])) {
+      return Readiness::Never;
+    }
+  }
+  unit.end = problem_.joined().end(unit.start, std::span(unit.turns).first(unit.count));
+  return Readiness::Ready;
+}
+
+// False when a turn of the rank can never run.
 bool Clock::advance(const Order& order, std::size_t rank) {
   const std::vector<SearchStep>& turns = order[rank];
-  double free = free_[rank];
+  const bool joins = problem_.joined().hides();
   double waited = 0.0;
+  Unit unit{.start = free_[rank]};
   std::uint32_t at = at_[rank];
-  for (; at < turns.size(); ++at) {
-    const SearchStep turn = turns[at];
-    auto& next = next_[turn.stage];
-    const std::uint32_t microbatch = next[static_cast<std::size_t>(turn.kind)];
+  while (at < turns.size()) {
+    const SearchStep first = turns[at];
+    const std::uint32_t microbatch = next_[first.stage][static_cast<std::size_t>(first.kind)];
     const Place here{static_cast<std::uint32_t>(rank), at};
-    Place cause = here;
-    double start = free;
-    if (turn.kind == Kind::Weight) {
-      if (microbatch >= next[static_cast<std::size_t>(Kind::Input)]) return false;
+    const double free = unit.start;
+    unit.waited = 0.0;
+    unit.cause = here;
+    const Readiness readiness = first.joined ? look_at_joined(turns, at, rank, unit)
+                                             : look_at(first, microbatch, rank, unit);
+    if (readiness == Readiness::Never) return false;
+    if (readiness == Readiness::Waits) {
+      unit.start = free;
+      break;
+    }
+    waited += unit.waited;
+    cause_[rank][at] = unit.cause;
+    const double end = first.joined ? unit.end : unit.start + problem_.time(first, microbatch);
+    if (joins) waited += end - unit.start;
+    const auto run = [&](SearchStep turn, std::size_t of) {
+      ++next_[turn.stage][static_cast<std::size_t>(turn.kind)];
+      start_[rank][at] = unit.start;
+      if (joins) waited -= problem_.joined().least_time(turn, of);
+      hand_over(turn, of, end, {here.rank, at});
+      ++at;
+    };
+    if (!first.joined) {
+      run(first, microbatch);
     } else {
-      if (turn.kind == Kind::Input && microbatch >= next[0]) return false;
-      const Input& needed = input(turn, microbatch);
-      if (needed.time < 0.0) {
-        blocked_on_[rank] = &needed;
-        break;
-      }
-      if (needed.time > start) {
-        waited += needed.time - start;
-        start = needed.time;
-        cause = needed.by;
+      for (std::size_t i = 0; i < unit.count; ++i) {
+        if (i > 0) cause_[rank][at] = {here.rank, at};
+        run(unit.turns[i].step, unit.turns[i].microbatch);
       }
     }
-    ++next[static_cast<std::size_t>(turn.kind)];
-    start_[rank][at] = start;
-    cause_[rank][at] = cause;
-    free = start + problem_.time(turn, microbatch);
-    hand_over(turn, microbatch, free, here);
+    unit.start = end;
   }
-  free_[rank] = free;
+  free_[rank] = unit.start;
   at_[rank] = at;
   end_[rank] += waited;
   latest_ = std::max(latest_, end_[rank]);

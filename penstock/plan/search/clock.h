@@ -46,6 +46,19 @@ class Clock {
 
  private:
   void reset();
+  // What begins with a turn: that, or joined ones.
+  struct Unit {
+    double start = 0.0;
+    double end = 0.0;  // Set for joined turns.
+    double waited = 0.0;
+    Place cause = {};
+    std::size_t count = 0;
+    std::array<Turn, kKinds> turns = {};
+  };
+  enum class Readiness : std::uint8_t { Ready, Waits, Never };
+  Readiness look_at(SearchStep turn, std::uint32_t microbatch, std::size_t rank, Unit& unit);
+  Readiness look_at_joined(const std::vector<SearchStep>& turns, std::uint32_t at, std::size_t rank,
+                           Unit& unit);
   bool advance(const Order& order, std::size_t rank);
   double cost() const { return latest_ + kEndsShare * mean_end_; }
   void hand_over(SearchStep turn, std::size_t microbatch, double end, Place by);

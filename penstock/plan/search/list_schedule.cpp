@@ -1,8 +1,10 @@
 #include "penstock/plan/search/list_schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "penstock/plan/search/clock.h"
 
@@ -161,30 +163,76 @@ void ListScheduler::decide(std::size_t rank, double now) {
     if (worth_waiting < until) return wake(rank, worth_waiting);
   }
   if (best) {
-    start(rank, best->turn, now);
+    double later = now;
+    const Unit unit =
+        problem_.joined().hides() ? joined(rank, now, best->turn, later) : Unit{{best->turn}, 1};
+    if (unit.count == 0) return wake(rank, later);
+    start(rank, unit, now);
   } else if (first_arrival < std::numeric_limits<double>::infinity()) {
     wake(rank, first_arrival);
   }
 }
 
-void ListScheduler::start(std::size_t rank, SearchStep turn, double now) {
-  RankState& state = ranks_[rank];
-  const std::size_t microbatch = next_[turn.stage][index(turn.kind)]++;
-  const double size = problem_.size(turn.stage, microbatch);
-  state.live.start(op_of(turn.kind), size);
-  state.live.end(op_of(turn.kind), size);
-  if (turn.kind == Kind::Forward) state.unfinished += size;
-  if (turn.kind == Kind::Input) state.unfinished -= size;
-  state.free = now + problem_.time(turn, microbatch);
-  order_[rank].push_back(turn);
-  wake(rank, state.free);
+// An F takes the backward whose target is the earliest, and the other way round; an I its own W.
+ListScheduler::Unit ListScheduler::joined(std::size_t rank, double now, SearchStep turn,
+                                          double& later) const {
+  const bool is_forward = turn.kind == Kind::Forward;
+  std::optional<Candidate> best;
+  later = now + habits_.company * problem_.time(turn, next_[turn.stage][index(turn.kind)]);
+  const double until = later;
+  each_candidate(rank, now, [&](const Candidate& candidate) {
+    if ((candidate.turn.kind == Kind::Forward) == is_forward) return;
+    if (candidate.start > now) {
+      later = std::min(later, candidate.start);
+    } else if (!best || candidate.target < best->target) {
+      best = candidate;
+    }
+  });
+  if (!best && later < until) return {};
+  Unit unit;
+  if (best && !is_forward) unit.add(best->turn);
+  unit.add(turn);
+  if (best && is_forward) unit.add(best->turn);
+  const SearchStep last = unit.turns[unit.count - 1];
+  const auto& next = next_[last.stage];
+  const SearchStep weight{last.stage, Kind::Weight};
+  if (last.kind == Kind::Input && next[1] == next[2] &&
+      targets_->of(weight, next[2]) <= now + habits_.whole) {
+    unit.add(weight);
+  }
+  for (std::size_t i = 0; i + 1 < unit.count; ++i) unit.turns[i].joined = true;
+  return unit;
+}
 
+void ListScheduler::start(std::size_t rank, const Unit& unit, double now) {
+  RankState& state = ranks_[rank];
+  std::array<Turn, kKinds> turns;
+  for (std::size_t i = 0; i < unit.count; ++i) {
+    const SearchStep turn = unit.turns[i];
+    const std::size_t microbatch = next_[turn.stage][index(turn.kind)]++;
+    turns[i] = {turn, microbatch};
+    const double size = problem_.size(turn.stage, microbatch);
+    state.live.start(op_of(turn.kind), size);
+    state.live.end(op_of(turn.kind), size);
+    if (turn.kind == Kind::Forward) state.unfinished += size;
+    if (turn.kind == Kind::Input) state.unfinished -= size;
+    order_[rank].push_back(turn);
+  }
+  const std::span<const Turn> all(turns.data(), unit.count);
+  state.free = unit.count == 1 ? now + problem_.time(turns[0].step, turns[0].microbatch)
+                               : problem_.joined().end(now, all);
+  wake(rank, state.free);
+  for (const auto& [turn, microbatch] : all) hand_over(rank, turn, microbatch, state.free);
+}
+
+void ListScheduler::hand_over(std::size_t rank, SearchStep turn, std::size_t microbatch,
+                              double end) {
   if (turn.kind == Kind::Forward && problem_.chains().is_last(turn.stage)) {
-    arrival_[1][problem_.chains().cell(turn.stage, microbatch)] = state.free;
+    arrival_[1][problem_.chains().cell(turn.stage, microbatch)] = end;
   }
   const Handover& handover = problem_.handover(turn);
   if (!handover.exists) return;
-  double out = state.free;
+  double out = end;
   if (handover.link) {
     double& link_free = link_free_[*handover.link];
     out = std::max(out, link_free);

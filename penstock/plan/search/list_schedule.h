@@ -2,7 +2,8 @@
 //
 // The ranks go on together in time.  A rank that is free runs the turn whose target is the earliest
 // of those that it can run; it may also wait a little for one with an earlier target that is on
-// its way.  So any targets give an order, and one that always fits the memory: an F starts only if
+// its way.  Where joined turns hide something, a backward and an F that could both run are joined.
+// So any targets give an order, and one that always fits the memory: an F starts only if
 // the rank has room for it, and after it every microbatch can still be finished, the oldest one
 // first.
 #pragma once
@@ -42,6 +43,10 @@ struct Habits {
   double patience = 0.0;
   // How long before its target an F may start: else the first stages take all of the memory.
   double early = std::numeric_limits<double>::infinity();
+  // How long before its target a W is joined with its I, and how long a turn waits for one that it
+  // can be joined with, as a share of its time; if any turns are.
+  double whole = 0.0;
+  double company = 0.0;
 };
 
 class ListScheduler {
@@ -69,7 +74,16 @@ class ListScheduler {
   void reset();
   void wake(std::size_t rank, double time);
   void decide(std::size_t rank, double now);
-  void start(std::size_t rank, SearchStep turn, double now);
+  // A turn, or joined ones; none where `count` is 0.
+  struct Unit {
+    std::array<SearchStep, kKinds> turns;
+    std::size_t count = 0;
+    void add(SearchStep turn) { turns[count++] = turn; }
+  };
+  // The turn with what it is joined with; empty where it is worth waiting for that until `later`.
+  Unit joined(std::size_t rank, double now, SearchStep turn, double& later) const;
+  void start(std::size_t rank, const Unit& unit, double now);
+  void hand_over(std::size_t rank, SearchStep turn, std::size_t microbatch, double end);
   bool may_start(std::size_t rank, std::size_t stage) const;
   struct Oldest {
     const std::vector<std::uint16_t>& stages;  // The chain's stages on the rank.

@@ -81,7 +81,7 @@ std::vector<Rank> renumbered(const std::vector<Rank>& ranks, std::int32_t count)
 }  // namespace
 
 simulate::Costs of_halves(const Stages& stages) {
-  simulate::Costs costs = stages.costs;
+  simulate::Costs costs = simulate::without_exchanges(stages.costs);
   if (!costs.backward) return costs;
   std::vector<std::vector<double>> input;
   std::vector<std::vector<double>> weight;

@@ -51,7 +51,7 @@ std::optional<std::vector<std::vector<Rank>>> all_placements(const Stages& stage
                                                              std::size_t most);
 
 // A backward of one piece may cost less than its halves.  A half then counts no more than its share
-// of the whole, so that bounds hold for either.
+// of the whole, so that bounds hold for either.  Exchanges inside of layers count as hidden.
 simulate::Costs of_halves(const Stages& stages);
 
 // What no order with the stages on these ranks can beat.

@@ -53,6 +53,7 @@ Problem::Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::
                  std::optional<double> memory_max)
     : costs_(costs),
       chains_(std::move(chains), ranks),
+      joined_(chains_, costs_),
       memory_max_(static_cast<std::size_t>(ranks),
                   memory_max.value_or(std::numeric_limits<double>::infinity())) {
   fill_times();
@@ -119,11 +120,16 @@ Schedule Problem::schedule_of(const Order& order) const {
   for (const std::vector<SearchStep>& turns : order) {
     schedule::Program& program = schedule.programs.emplace_back();
     program.reserve(turns.size());
+    bool is_of_whole = false;
     for (const SearchStep turn : turns) {
       const std::size_t microbatch = next[turn.stage][index(turn.kind)]++;
-      program.push_back({.stage = StageId(chains_.in_chain(turn.stage)),
-                         .op = op_of(turn.kind),
-                         .microbatch = Microbatch(chains_.number_of(turn.stage, microbatch))});
+      if (!std::exchange(is_of_whole, turn.kind == Kind::Input && turn.joined)) {
+        program.push_back({.stage = StageId(chains_.in_chain(turn.stage)),
+                           .op = op_of(turn.kind),
+                           .microbatch = Microbatch(chains_.number_of(turn.stage, microbatch))});
+      }
+      if (turn.joined && turn.kind == Kind::Forward) program.back().overlaps_next = true;
+      if (is_of_whole) program.back().op = Op::Backward;
     }
   }
   return schedule;
@@ -135,7 +141,10 @@ std::optional<Order> Problem::order_of(const Schedule& schedule) const {
   for (std::size_t rank = 0; rank < ranks(); ++rank) {
     const auto add = [&](const Action& action, Kind kind) {
       const std::size_t stage = action.stage.index();
-      order[rank].push_back({.stage = static_cast<std::uint16_t>(stage), .kind = kind});
+      const bool is_whole = action.op == Op::Backward && kind == Kind::Input;
+      order[rank].push_back({.stage = static_cast<std::uint16_t>(stage),
+                             .kind = kind,
+                             .joined = joined_.hides() && (is_whole || action.overlaps_next)});
       return chains_.rank_of(stage) == rank &&
              action.microbatch->value == next[stage][index(kind)]++;
     };

@@ -13,36 +13,18 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "penstock/core/ids.h"
 #include "penstock/plan/search/chains.h"
+#include "penstock/plan/search/joined.h"
 #include "penstock/plan/simulate/costs.h"
 #include "penstock/plan/simulate/links.h"
 #include "penstock/plan/verify/hops.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock::search {
-
-// The halves of a stage's work on a microbatch.  A search splits all backwards.
-enum class Kind : std::uint8_t { Forward, Input, Weight };
-inline constexpr std::size_t kKinds = 3;
-inline constexpr Kind kEveryKind[kKinds] = {Kind::Forward, Kind::Input, Kind::Weight};
-
-inline std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
-
-schedule::Op op_of(Kind kind);
-
-// "The next F of stage 2": what a rank does, the microbatch being the next one of that stage and
-// kind.
-struct SearchStep {
-  std::uint16_t stage = 0;
-  Kind kind = Kind::Forward;
-  friend bool operator==(const SearchStep&, const SearchStep&) = default;
-};
-
-// The turns of each rank, in the order in which it runs them.
-using Order = std::vector<std::vector<SearchStep>>;
 
 // The turn that gets the value which an F or an I makes.
 struct Handover {
@@ -64,6 +46,9 @@ class Problem {
   Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::Costs& costs,
           std::optional<double> memory_max);
 
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+
   const Chains& chains() const { return chains_; }
   std::size_t ranks() const { return chains_.ranks(); }
   std::size_t stages() const { return chains_.stages(); }
@@ -78,6 +63,8 @@ class Problem {
   double time(SearchStep turn, std::size_t microbatch) const {
     return time_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
+  const Joined& joined() const { return joined_; }
+
   const Handover& handover(SearchStep turn) const {
     return handover_[static_cast<std::size_t>(turn.kind)][turn.stage];
   }
@@ -101,7 +88,7 @@ class Problem {
 
   const simulate::Costs& costs() const { return costs_; }
 
-  // A schedule with split backwards.
+  // A schedule with split backwards, whole where their halves are joined.
   schedule::Schedule schedule_of(const Order& order) const;
   // The order of a schedule, whose B become I and W.  Absent: it has its stages elsewhere, or a
   // stage takes its microbatches in another order.
@@ -116,6 +103,7 @@ class Problem {
 
   simulate::Costs costs_;
   Chains chains_;
+  Joined joined_;
   std::array<std::vector<double>, kKinds> time_;
   std::array<std::vector<Handover>, kKinds> handover_;
   std::array<std::vector<double>, 2> transit_;

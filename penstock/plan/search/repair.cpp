@@ -17,6 +17,9 @@ constexpr double kOfBlock = 0.6;
 constexpr double kOnPath = 0.2;
 constexpr double kGap = 0.14;
 constexpr double kRow = 0.01;
+// Share of changes that join turns or part them, where that hides something.
+constexpr double kJoin = 0.4;
+constexpr double kAnew = 0.5;  // The share of these that pairs some in a row anew.
 // What is left of the heat at the end.
 constexpr double kLeft = 0.02;
 // How often `stop` is asked.
@@ -33,6 +36,28 @@ std::size_t reach(Random& random, std::size_t most) {
 std::size_t near(Random& random, std::size_t at, std::size_t turns, std::size_t most) {
   const std::size_t distance = reach(random, most);
   return random.chance(0.5) ? at - std::min(at, distance) : std::min(turns - 1, at + distance);
+}
+
+// The end of the unit in which the turn at `at` is.
+std::size_t unit_end(const std::vector<SearchStep>& turns, std::size_t at) {
+  while (turns[at].joined) ++at;
+  return at + 1;
+}
+
+// Parts turns whose neighbours are others now.
+void part_strangers(const Problem& problem, std::vector<SearchStep>& turns) {
+  std::vector<std::array<std::uint32_t, kKinds>> next(problem.stages());
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    SearchStep& turn = turns[i];
+    const auto& own = next[turn.stage];
+    if (turn.joined) {
+      turn.joined = i + 1 < turns.size() && may_join(turn, turns[i + 1]);
+      if (turn.kind == Kind::Input && own[index(Kind::Input)] != own[index(Kind::Weight)]) {
+        turn.joined = false;  // The W behind it is another microbatch's.
+      }
+    }
+    ++next[turn.stage][index(turn.kind)];
+  }
 }
 
 }  // namespace
@@ -97,6 +122,10 @@ void Repair::look_around() {
 }
 
 bool Repair::change(Random& random) {
+  if (problem_.joined().hides() && random.chance(kJoin)) {
+    const bool joined = random.chance(kAnew) ? pair_anew(random) : join_or_part(random);
+    return joined && fits(problem_, trial_);
+  }
   double which = random.unit();
   const auto is = [&](double share) { return (which -= share) < 0.0; };
   const bool changed = is(kOfBlock)  ? move_out_of_block(random)
@@ -104,7 +133,41 @@ bool Repair::change(Random& random) {
                        : is(kGap)    ? fill_gap(random)
                        : is(kRow)    ? shift_row(random)
                                      : move_anywhere(random);
-  return changed && fits(problem_, trial_);
+  if (!changed) return false;
+  if (problem_.joined().hides()) part_strangers(problem_, trial_);
+  return fits(problem_, trial_);
+}
+
+// A turn that is joined is parted.  Another one is joined with what may follow it, which goes
+// there: the next such turn, or the one before.
+bool Repair::join_or_part(Random& random) {
+  const bool on_path = random.chance(0.5);
+  const Place place = on_path ? path_[random.below(path_.size())]
+                              : Place{static_cast<std::uint32_t>(random.below(order_.size())), 0};
+  rank_ = place.rank;
+  trial_ = order_[rank_];
+  const std::size_t at = on_path ? place.at : random.below(trial_.size());
+  if (trial_[at].joined) {
+    trial_[at].joined = false;
+    return true;
+  }
+  const bool from_behind = random.chance(0.8);
+  std::size_t from = at;
+  do {
+    if (from_behind ? from + 1 == trial_.size() : from == 0) return false;
+    from_behind ? ++from : --from;
+  } while (!may_join(trial_[at], trial_[from]) || (from > 0 && trial_[from - 1].joined));
+  const std::size_t end = unit_end(trial_, from);
+  const auto turn = [&](std::size_t i) { return trial_.begin() + static_cast<std::ptrdiff_t>(i); };
+  if (from_behind) {
+    std::rotate(turn(at + 1), turn(from), turn(end));
+    trial_[at].joined = true;
+  } else {
+    std::rotate(turn(from), turn(end), turn(at + 1));
+    trial_[at - (end - from)].joined = true;
+  }
+  part_strangers(problem_, trial_);
+  return true;
 }
 
 // Moves a turn of the critical path to the edge of its block, or a little way.  A block is turns of
@@ -149,17 +212,64 @@ bool Repair::move_anywhere(Random& random) {
   return move(rank, from, near(random, from, turns, 16));
 }
 
+// Some turns in a row: forwards keep their order, and so do backwards, but who is paired with whom
+// is drawn.
+bool Repair::pair_anew(Random& random) {
+  rank_ = random.below(order_.size());
+  trial_ = order_[rank_];
+  std::size_t begin = random.below(trial_.size());
+  while (begin > 0 && trial_[begin - 1].joined) --begin;
+  const std::size_t length = 2 + reach(random, 16);
+  std::vector<SearchStep> forwards;
+  std::vector<std::vector<SearchStep>> backwards;
+  std::size_t end = begin;
+  while (end < trial_.size() && end - begin < length) {
+    for (const std::size_t stop = unit_end(trial_, end); end < stop; ++end) {
+      SearchStep turn = trial_[end];
+      const bool is_own_weight = turn.kind == Kind::Weight && end > begin &&
+                                 trial_[end - 1].joined && trial_[end - 1].kind == Kind::Input;
+      if (turn.kind == Kind::Forward) {
+        turn.joined = false;
+        forwards.push_back(turn);
+      } else if (is_own_weight) {
+        backwards.back().push_back(turn);
+      } else {
+        backwards.push_back({turn});
+      }
+    }
+  }
+  if (forwards.empty() || backwards.empty()) return false;
+  std::size_t f = 0, b = 0, at = begin;
+  const double pairs = random.unit();
+  while (f < forwards.size() || b < backwards.size()) {
+    const bool both = f < forwards.size() && b < backwards.size();
+    const bool is_pair = both && random.chance(pairs);
+    const bool is_forward =
+        is_pair || b == backwards.size() || (f < forwards.size() && random.chance(0.5));
+    if (is_forward) {
+      trial_[at] = forwards[f++];
+      trial_[at++].joined = is_pair;
+    }
+    if (is_forward && !is_pair) continue;
+    for (const SearchStep turn : backwards[b++]) trial_[at++] = turn;
+  }
+  part_strangers(problem_, trial_);
+  return true;
+}
+
 bool Repair::move(std::size_t rank, std::size_t from, std::size_t to) {
   rank_ = rank;
   trial_ = order_[rank];
   const SearchStep turn = trial_[from];
+  const std::size_t end = unit_end(trial_, from);
   const auto low = trial_.begin() + static_cast<std::ptrdiff_t>(std::min(from, to));
-  const auto high = trial_.begin() + static_cast<std::ptrdiff_t>(std::max(from, to)) + 1;
+  const auto high = trial_.begin() + static_cast<std::ptrdiff_t>(std::max(end, to + 1));
   if (std::all_of(low, high, [&](const SearchStep& each) { return each == turn; })) return false;
+  const auto unit = static_cast<std::ptrdiff_t>(end - from);
   if (from < to) {
-    std::rotate(low, low + 1, high);
+    std::rotate(low, low + unit, high);
   } else {
-    std::rotate(low, high - 1, high);
+    std::rotate(low, high - unit, high);
   }
   return true;
 }

@@ -3,11 +3,12 @@
 // A change takes one rank's program and moves a turn of it to another place: out of a run of turns
 // that the makespan consists of, near a wait between such runs, into a gap, anywhere; or it moves a
 // row of turns of one stage and kind by one place.  So a W fills a gap, neighbours change places,
-// an F waits at the memory limit, a stage shifts.  Each change is simulated.  One that makes the
-// order slower is kept with a chance that falls while the run goes on. Memory is what
-// verify::LiveActivations counts, in the order of a rank's program. Source: Kirkpatrick, Gelatt and
-// Vecchi, Science 220, 1983; that only changes at the edges of critical blocks can help alone:
-// Brucker, Jurisch and Sievers, Discrete Applied Mathematics 49, 1994.
+// an F waits at the memory limit, a stage shifts.  Where exchanges can be hidden, turns are joined
+// and parted, too, and some in a row are paired anew; joined turns move together.  Each change is
+// simulated.  One that makes the order slower is kept with a chance that falls while the run goes
+// on. Memory is what verify::LiveActivations counts, in the order of a rank's program. Source:
+// Kirkpatrick, Gelatt and Vecchi, Science 220, 1983; that only changes at the edges of critical
+// blocks can help alone: Brucker, Jurisch and Sievers, Discrete Applied Mathematics 49, 1994.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -60,6 +61,8 @@ class Repair {
   bool fill_gap(Random& random);
   bool move_anywhere(Random& random);
   bool shift_row(Random& random);
+  bool join_or_part(Random& random);
+  bool pair_anew(Random& random);
   bool move(std::size_t rank, std::size_t from, std::size_t to);
 
   const Problem& problem_;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "penstock/plan/schedule/passes/passes.h"
 #include "penstock/plan/search/repair.h"
 #include "penstock/schedule/generators/generators.h"
 
@@ -21,7 +22,11 @@ double period_of(const Problem& problem) {
     double work = 0.0;
     for (const std::uint16_t stage : problem.stages_of(rank)) {
       for (std::size_t m = 0; m < problem.microbatches(); ++m) {
-        for (const Kind kind : kEveryKind) work += problem.time({stage, kind}, m);
+        for (const Kind kind : kEveryKind) {
+          const SearchStep turn{stage, kind};
+          work += problem.joined().hides() ? problem.joined().least_time(turn, m)
+                                           : problem.time(turn, m);
+        }
       }
     }
     most = std::max(most, work);
@@ -30,7 +35,8 @@ double period_of(const Problem& problem) {
 }
 
 // The numbers of a block, by their places; behind them, for each pass of the ranks, how much slower
-// its forwards and its inputs are.
+// its forwards and its inputs are; at the end, where turns are joined, when a W is, and how long a
+// turn waits for company.
 enum Gene : std::size_t { kWait, kInputFirst, kAhead, kPatience, kEarly, kTurn, kPasses };
 
 std::size_t passes(const Problem& problem) {
@@ -63,8 +69,14 @@ std::vector<Order> generated_orders(const Problem& problem) {
   return orders;
 }
 
+Order joined_up(const Problem& problem, const Order& order) {
+  return problem
+      .order_of(schedule::overlap_pairs(schedule::fuse_backwards(problem.schedule_of(order))))
+      .value();
+}
+
 Block random_block(const Problem& problem, Random& random) {
-  Block block(kPasses + 2 * passes(problem));
+  Block block(kPasses + 2 * passes(problem) + (problem.joined().hides() ? 2 : 0));
   for (double& gene : block) gene = random.unit();
   return block;
 }
@@ -118,7 +130,9 @@ Order order_of_block(const Problem& problem, const Block& block, ListScheduler& 
     }
   }
   return scheduler.run(targets, {.patience = std::max(0.0, between(-0.5, 1.0, block[kPatience])),
-                                 .early = between(0.0, 3.0, block[kEarly]) * period});
+                                 .early = between(0.0, 3.0, block[kEarly]) * period,
+                                 .whole = between(-period, 2 * period, block.back()),
+                                 .company = between(-0.5, 0.5, block[block.size() - 2])});
 }
 
 }  // namespace penstock::search

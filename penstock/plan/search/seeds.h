@@ -18,6 +18,11 @@ namespace penstock::search {
 // The orders of all generators that have their stages where the problem has them.
 std::vector<Order> generated_orders(const Problem& problem);
 
+// The order with every I and W that follow each other as a whole backward, and every F with the
+// backward behind it as a pair, as far as pairs do not wait for each other.
+// REQUIRES: one chain.
+Order joined_up(const Problem& problem, const Order& order);
+
 // A building block, which is repeated for each microbatch: the way through the stages and back,
 // with each pass of the ranks slowed down by a factor of its own, and a delay of W.  So it has a
 // long or a short life, which is much or little memory.  Numbers from 0 to 1, so that a search can

@@ -155,6 +155,9 @@ Finding Variant::begin(const Piece& piece) const {
   std::vector<Order> orders = generated_orders(problem_);
   ListScheduler scheduler(problem_);
   Random random(piece.seed);
+  if (problem_.joined().hides()) {
+    for (std::size_t i = orders.size(); i-- > 0;) orders.push_back(joined_up(problem_, orders[i]));
+  }
   orders.push_back(order_of_block(problem_, random_block(problem_, random), scheduler));
   Clock clock(problem_);
   for (Order& order : orders) {

@@ -1,5 +1,7 @@
 #include "penstock/plan/simulate/costs.h"
 
+#include <algorithm>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -19,6 +21,43 @@ PerStage each(const PerStage& numbers, Function function) {
     for (double& number : row) number = function(number);
   }
   return PerStage(std::move(rows));
+}
+
+// Calls the function with numbers of both, stage by stage and microbatch by microbatch.  REQUIRES:
+// both fit one schedule.
+template <typename Function>
+PerStage combined(const PerStage& a, const PerStage& b, Function function) {
+  const std::size_t stages = std::max(a.rows().size(), b.rows().size());
+  const auto row = [](const PerStage& numbers, std::size_t stage) -> const std::vector<double>& {
+    return numbers.rows()[numbers.rows().size() == 1 ? 0 : stage];
+  };
+  std::vector<std::vector<double>> rows(stages);
+  for (std::size_t s = 0; s < stages; ++s) {
+    rows[s].resize(std::max(row(a, s).size(), row(b, s).size()));
+    for (std::size_t m = 0; m < rows[s].size(); ++m) {
+      const StageId stage(s);
+      const Microbatch microbatch(m);
+      rows[s][m] = function(a.at(stage, microbatch), b.at(stage, microbatch));
+    }
+  }
+  return PerStage(std::move(rows));
+}
+
+// Exchanges are a part of the time.  REQUIRES: both fit one schedule.
+void check_exchange(std::string_view name, const PerStage& exchange, std::string_view of,
+                    const PerStage& time, std::vector<std::string>& texts) {
+  const auto excess = combined(exchange, time, std::minus<>());
+  for (std::size_t s = 0; s < excess.rows().size(); ++s) {
+    for (std::size_t m = 0; m < excess.rows()[s].size(); ++m) {
+      if (excess.rows()[s][m] <= 0.0) continue;
+      const StageId stage(s);
+      const Microbatch microbatch(m);
+      texts.push_back(str(name, ": ", shortest(exchange.at(stage, microbatch)),
+                          "; it is a part of ", of, ", which is ",
+                          shortest(time.at(stage, microbatch))));
+      return;
+    }
+  }
 }
 
 void check_number(std::string_view name, double value, std::vector<std::string>& texts) {
@@ -53,7 +92,8 @@ double Costs::of(const Action& action) const {
     case Op::Forward:
       return at(forward);
     case Op::Backward:
-      return backward ? at(*backward) : at(input) + at(weight);
+      return backward ? at(*backward)
+                      : at(input) + at(weight) - std::min(at(input_exchange), at(weight));
     case Op::BackwardInput:
       return at(input);
     case Op::BackwardWeight:
@@ -72,6 +112,51 @@ double Costs::of(const Action& action) const {
   return 0.0;
 }
 
+PassCost Costs::pass(const Action& action) const { return {of(action), exchange_of(action)}; }
+
+double Costs::exchange_of(const Action& action) const {
+  const Microbatch microbatch = action.microbatch.value_or(Microbatch(0));
+  const auto at = [&](const PerStage& costs) { return costs.at(action.stage, microbatch); };
+  if (action.op == Op::Forward) return at(forward_exchange);
+  if (action.op == Op::BackwardInput) return at(input_exchange);
+  if (action.op == Op::Backward) return std::max(0.0, at(input_exchange) - at(weight));
+  return 0.0;
+}
+
+bool Costs::has_exchanges() const {
+  const auto is_cost = [](const PerStage& numbers) {
+    return std::ranges::any_of(numbers.rows(), [](const std::vector<double>& row) {
+      return std::ranges::any_of(row, [](double number) { return number > 0.0; });
+    });
+  };
+  return is_cost(forward_exchange) || is_cost(input_exchange);
+}
+
+PairCost cost_of_pair(const PassCost& forward, const PassCost& backward, double overlap) {
+  const double there = std::clamp(backward.time - backward.exchange, 0.0, forward.exchange);
+  const double back = std::clamp(forward.time - forward.exchange, 0.0, backward.exchange);
+  return {.forward = overlap * (forward.time - there),
+          .backward = overlap * (backward.time - back),
+          .exchange = overlap * (forward.exchange - there + backward.exchange - back)};
+}
+
+Costs without_exchanges(const Costs& costs) {
+  if (!costs.has_exchanges()) return costs;
+  const auto less = [](const PerStage& times, const PerStage& exchanges) {
+    return combined(times, exchanges, [](double time, double part) { return time - part; });
+  };
+  Costs hidden = costs;
+  hidden.forward = less(costs.forward, costs.forward_exchange);
+  hidden.input = less(costs.input, costs.input_exchange);
+  if (costs.backward) {
+    const PerStage left = combined(costs.input_exchange, costs.weight,
+                                   [](double part, double by) { return std::max(0.0, part - by); });
+    hidden.backward = less(*costs.backward, left);
+  }
+  hidden.forward_exchange = hidden.input_exchange = 0.0;
+  return hidden;
+}
+
 Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank) {
   const auto share = [&](double number) { return number / stages_per_rank; };
   Costs costs = of_rank;
@@ -79,6 +164,8 @@ Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank) {
   costs.input = each(of_rank.input, share);
   costs.weight = each(of_rank.weight, share);
   if (of_rank.backward) costs.backward = each(*of_rank.backward, share);
+  costs.forward_exchange = each(of_rank.forward_exchange, share);
+  costs.input_exchange = each(of_rank.input_exchange, share);
   costs.activation = each(of_rank.activation, share);
   return costs;
 }
@@ -89,7 +176,8 @@ Costs lengthened(const Costs& costs, double factor) {
     if (bandwidth) *bandwidth /= factor;
   };
   Costs all = costs;
-  for (PerStage* times : {&all.forward, &all.input, &all.weight, &all.gather, &all.reduce}) {
+  for (PerStage* times : {&all.forward, &all.input, &all.weight, &all.forward_exchange,
+                          &all.input_exchange, &all.gather, &all.reduce}) {
     *times = each(*times, longer);
   }
   if (all.backward) all.backward = each(*all.backward, longer);
@@ -113,6 +201,12 @@ std::vector<std::string> misfits(const Costs& costs, const schedule::Schedule& s
   check("input", costs.input);
   check("weight", costs.weight);
   if (costs.backward) check("backward", *costs.backward);
+  check("forward_exchange", costs.forward_exchange);
+  check("input_exchange", costs.input_exchange);
+  if (texts.empty()) {
+    check_exchange("forward_exchange", costs.forward_exchange, "forward", costs.forward, texts);
+    check_exchange("input_exchange", costs.input_exchange, "input", costs.input, texts);
+  }
   check_number("overlap", costs.overlap, texts);
   check_number("latency", costs.latency, texts);
   check("message", costs.message);

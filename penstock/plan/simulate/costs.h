@@ -25,12 +25,23 @@ struct Link {
   std::optional<double> bandwidth = {};  // Absent: unlimited.
 };
 
+// What a pass takes, and what of it is exchanges that nothing hides.
+struct PassCost {
+  double time = 0.0;
+  double exchange = 0.0;
+};
+
 struct Costs {
-  PerStage forward = 1.0;                 // F of one microbatch.
-  PerStage input = 1.0;                   // I
-  PerStage weight = 1.0;                  // W
-  std::optional<PerStage> backward = {};  // B; absent: as I and W together.
-  double overlap = 1.0;                   // An overlapped pair takes this share of its F and B.
+  PerStage forward = 1.0;  // F of one microbatch, with the exchanges inside of its layers.
+  PerStage input = 1.0;    // I, with those of its gradients.
+  PerStage weight = 1.0;   // W
+  // B; absent: as I and W together, where W hides the exchanges of I.
+  std::optional<PerStage> backward = {};
+  // What F and I have to wait for exchanges, where nothing else runs beside them.  In an overlapped
+  // pair each pass hides the other one's, as far as it computes so long.
+  PerStage forward_exchange = 0.0;
+  PerStage input_exchange = 0.0;
+  double overlap = 1.0;  // An overlapped pair takes this share of that.
 
   double latency = 0.0;    // Time from the end of a message's transfer to its arrival.
   PerStage message = 0.0;  // Size of what a stage hands to the next one; its gradient's, too.
@@ -47,7 +58,22 @@ struct Costs {
 
   // The cost of a compute action, UNSHARD or REDUCE_GRAD; 0 for others.
   double of(const schedule::Action& action) const;
+  // What of that is exchanges that nothing hides: of a B, what W does not; 0 for a W.
+  double exchange_of(const schedule::Action& action) const;
+  PassCost pass(const schedule::Action& action) const;
+  bool has_exchanges() const;
 };
+
+// An F and the backward that runs with it.
+struct PairCost {
+  double forward = 0.0;  // Time of each, one behind the other, without what the other one hides.
+  double backward = 0.0;
+  double exchange = 0.0;  // What of both is exchanges that nothing hides.
+};
+PairCost cost_of_pair(const PassCost& forward, const PassCost& backward, double overlap);
+
+// The same where all exchanges are hidden: what no order of passes can beat.
+Costs without_exchanges(const Costs& costs);
 
 // The costs of single stages, of those of a rank's stages together: each stage has an equal share.
 Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank);

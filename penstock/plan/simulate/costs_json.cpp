@@ -107,9 +107,11 @@ struct StageCost {
   std::string_view key;
   PerStage Costs::* member;
 };
-constexpr std::array<StageCost, 7> kStageCosts = {{{"forward", &Costs::forward},
+constexpr std::array<StageCost, 9> kStageCosts = {{{"forward", &Costs::forward},
                                                    {"input", &Costs::input},
                                                    {"weight", &Costs::weight},
+                                                   {"forward_exchange", &Costs::forward_exchange},
+                                                   {"input_exchange", &Costs::input_exchange},
                                                    {"message", &Costs::message},
                                                    {"gather", &Costs::gather},
                                                    {"reduce", &Costs::reduce},

@@ -82,7 +82,7 @@ class Bounds {
     return most([&](std::size_t rank) {
       const RankWork& work = work_[rank];
       const double before = std::min(work.forwards, work.memory_max * work.forward_per_memory);
-      return earliest_[rank].first_backward + work.all - share_ * before + earliest_[rank].tail;
+      return earliest_[rank].first_backward + work.all - before + earliest_[rank].tail;
     });
   }
 
@@ -103,15 +103,19 @@ class Bounds {
     return value;
   }
 
-  // An overlapped pair takes a share of its F and B, so no less than that share of either.
+  // An overlapped pair takes a share of its F and backward, so no less than that share of either,
+  // and may hide all of their exchanges.
   void find_share() {
     for (const Program& program : schedule_.programs) {
       if (!std::ranges::any_of(program, &Action::overlaps_next)) continue;
       share_ = std::min(1.0, costs_.overlap);
+      hides_ = true;
     }
   }
 
-  double time(const Action& action) const { return share_ * costs_.of(action); }
+  double time(const Action& action) const {
+    return share_ * (costs_.of(action) - (hides_ ? costs_.exchange_of(action) : 0.0));
+  }
 
   static bool makes_gradient(Op op) { return op == Op::Backward || op == Op::BackwardInput; }
 
@@ -194,7 +198,7 @@ class Bounds {
       work.all += time(action);
       const double size = costs_.activation.at(action.stage, *action.microbatch);
       if (action.op == Op::Forward) {
-        const double forward = costs_.of(action);
+        const double forward = time(action);
         work.forwards += forward;
         work.forward_per_memory =
             std::max(work.forward_per_memory, size > 0.0 ? forward / size : kNever);
@@ -216,6 +220,7 @@ class Bounds {
   verify::Hops hops_;
   Links links_;
   double share_ = 1.0;
+  bool hides_ = false;
   std::vector<StageLeast> least_;
   std::vector<StageTimes> times_;
   std::vector<StageTimes> earliest_;  // Least times of each rank's stages.

@@ -57,6 +57,7 @@ class Clock {
     std::optional<double> first_start;
     double last_end = 0.0;
     double busy = 0.0;
+    double exchange = 0.0;
     LiveActivations live;
     std::int32_t unsharded = 0;
     std::int32_t unshard_peak = 0;
@@ -124,11 +125,16 @@ void Clock::compute(std::size_t rank, std::span<const Action> together) {
   }
   if (!state.first_start) state.first_start = start.time;
 
-  const double share = together.size() > 1 ? costs_.overlap : 1.0;
+  const bool is_pair = together.size() > 1;
+  const PairCost pair =
+      is_pair ? cost_of_pair(costs_.pass(together[0]), costs_.pass(together[1]), costs_.overlap)
+              : PairCost{.forward = costs_.of(together[0]),
+                         .exchange = costs_.exchange_of(together[0])};
+  state.exchange += pair.exchange;
   double at = start.time;
   for (const Action& action : together) {
-    const double time = share * costs_.of(action);
     const bool first = &action == &together.front();
+    const double time = first ? pair.forward : pair.backward;
     state.free = record_.add(Record::Kind::Compute,
                              {.rank = Rank(rank),
                               .action = action,
@@ -247,6 +253,7 @@ Simulation Clock::result() && {
     end.wait_for(rank.gather);
     end.wait_for(rank.reduce);
     simulation.busy.push_back(rank.busy);
+    simulation.exchange.push_back(rank.exchange);
     simulation.span.push_back(rank.last_end - rank.first_start.value_or(0.0));
     simulation.peak_activations.push_back(rank.live.peak_count());
     simulation.peak_memory.push_back(rank.live.peak_memory());

@@ -67,13 +67,13 @@ class Order {
         str(action, " needs ", input, ", which is at ", *table_.at(input), "; swap them"));
   }
 
-  // The B of the same microbatch, on whatever stage, needs the F: the two cannot overlap.
+  // Backwards of the same microbatch, on whatever stage, need the F: the two cannot overlap.
   void check_overlap(const Action& action, const Place& place) {
     const Program& program = schedule_.programs[place.rank.index()];
     const auto next = static_cast<std::size_t>(place.step) + 1;
-    if (next >= program.size() || program[next].op != Op::Backward) {
+    if (next >= program.size() || !schedule::is_backward(program[next].op)) {
       objections_.add(Code::BadOverlap, place, str(action, " overlaps no backward"),
-                      "put a B right behind it");
+                      "put a B, an I or a W right behind it");
     } else if (program[next].microbatch == action.microbatch) {
       objections_.add(Code::BadOverlap, place,
                       str(action, " overlaps ", program[next], ", which needs it"),
