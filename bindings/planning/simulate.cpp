@@ -84,10 +84,10 @@ std::string spell_simulated(const Simulated& simulated) {
 Costs costs_of(const PythonPerStage& forward, const PythonPerStage& input,
                const PythonPerStage& weight, const std::optional<PythonPerStage>& backward,
                const PythonPerStage& forward_exchange, const PythonPerStage& input_exchange,
-               double overlap, double latency, const PythonPerStage& message,
-               std::optional<double> bandwidth, const PythonPerStage& gather,
-               const PythonPerStage& reduce, double optimizer, const PythonPerStage& activation,
-               double keep) {
+               const std::optional<PythonPerStage>& backward_exchange, double overlap,
+               double latency, const PythonPerStage& message, std::optional<double> bandwidth,
+               const PythonPerStage& gather, const PythonPerStage& reduce, double optimizer,
+               const PythonPerStage& activation, double keep) {
   Costs costs{.forward = per_stage(forward),
               .input = per_stage(input),
               .weight = per_stage(weight),
@@ -103,6 +103,7 @@ Costs costs_of(const PythonPerStage& forward, const PythonPerStage& input,
               .activation = per_stage(activation),
               .keep = keep};
   if (backward) costs.backward = per_stage(*backward);
+  if (backward_exchange) costs.backward_exchange = per_stage(*backward_exchange);
   return costs;
 }
 
@@ -121,9 +122,9 @@ void init_simulate(py::module_& m) {
   py::class_<Costs>(m, "Costs", "What actions, messages and activations cost.")
       .def(py::init(&costs_of), py::kw_only(), py::arg("forward"), py::arg("input"),
            py::arg("weight"), py::arg("backward"), py::arg("forward_exchange"),
-           py::arg("input_exchange"), py::arg("overlap"), py::arg("latency"), py::arg("message"),
-           py::arg("bandwidth"), py::arg("gather"), py::arg("reduce"), py::arg("optimizer"),
-           py::arg("activation"), py::arg("keep"));
+           py::arg("input_exchange"), py::arg("backward_exchange"), py::arg("overlap"),
+           py::arg("latency"), py::arg("message"), py::arg("bandwidth"), py::arg("gather"),
+           py::arg("reduce"), py::arg("optimizer"), py::arg("activation"), py::arg("keep"));
   py::class_<RankNumbers>(m, "RankSimulation", "What a simulation says of one rank.")
       .def_readonly("busy", &RankNumbers::busy, "The sum of its compute actions' times.")
       .def_readonly("exchange", &RankNumbers::exchange,

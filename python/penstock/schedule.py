@@ -197,6 +197,7 @@ def simulate(
     backward: Cost | None = None,
     forward_exchange: Cost = 0.0,
     input_exchange: Cost = 0.0,
+    backward_exchange: Cost | None = None,
     overlap: float = 1.0,
     latency: float = 0.0,
     message: Cost = 0.0,
@@ -211,8 +212,9 @@ def simulate(
     """When each action would run, given what actions cost.
 
     forward, input, weight: of an F, an I, a W; backward: of a B; None: as I and W together.
-    forward_exchange, input_exchange: what of an F and an I is exchanges inside of layers.  The
-    other pass of an overlapped pair hides them, and the W of a B those of its I.
+    forward_exchange, input_exchange, backward_exchange: what of an F, an I and a B is exchanges
+    inside of layers, which the other pass of an overlapped pair hides; of a B, None: what its W
+    does not hide of those of its I.
     overlap: share of its F and backward that an overlapped pair takes.
     latency: from the end of a message's transfer to its arrival.
     message: size of what a stage hands on; bandwidth: of each link; None: unlimited.
@@ -223,7 +225,8 @@ def simulate(
     """
     costs = _costs(
         forward=forward, input=input, weight=weight, backward=backward,
-        forward_exchange=forward_exchange, input_exchange=input_exchange, overlap=overlap,
+        forward_exchange=forward_exchange, input_exchange=input_exchange,
+        backward_exchange=backward_exchange, overlap=overlap,
         latency=latency, message=message, bandwidth=bandwidth, gather=gather, reduce=reduce,
         optimizer=optimizer, activation=activation, keep=keep,
     )  # fmt: skip
@@ -242,6 +245,7 @@ def search(
     backward: Cost | None = None,
     forward_exchange: Cost = 0.0,
     input_exchange: Cost = 0.0,
+    backward_exchange: Cost | None = None,
     latency: float = 0.0,
     message: Cost = 0.0,
     bandwidth: float | None = None,
@@ -273,7 +277,8 @@ def search(
         raise ValueError(f"seconds is {seconds}, must be from 0 to {_SECONDS_MAX}")
     costs = _costs(
         forward=forward, input=input, weight=weight, backward=backward,
-        forward_exchange=forward_exchange, input_exchange=input_exchange, latency=latency,
+        forward_exchange=forward_exchange, input_exchange=input_exchange,
+        backward_exchange=backward_exchange, latency=latency,
         message=message, bandwidth=bandwidth, optimizer=optimizer, activation=activation, keep=keep,
     )  # fmt: skip
     return _planning.search(
@@ -330,6 +335,7 @@ def _costs(
     backward: Cost | None,
     forward_exchange: Cost,
     input_exchange: Cost,
+    backward_exchange: Cost | None,
     latency: float,
     message: Cost,
     bandwidth: float | None,
@@ -348,6 +354,9 @@ def _costs(
         backward=None if backward is None else cost("backward", backward),
         forward_exchange=cost("forward_exchange", forward_exchange),
         input_exchange=cost("input_exchange", input_exchange),
+        backward_exchange=None
+        if backward_exchange is None
+        else cost("backward_exchange", backward_exchange),
         overlap=number("overlap", overlap),
         latency=number("latency", latency),
         message=cost("message", message),

@@ -167,7 +167,7 @@ Told told(const Request& request, const Layout& layout, const partition::Partiti
   few.microbatches = distinct_microbatches(layout.microbatches);
   Told told{.layout = layout, .time = step_time(inputs(layout), program)};
   told.times_at_least = {least_time(layout, stages, sized.times),
-                         least_time(inputs(few), layout.microbatches, in.backwards)};
+                         least_time(inputs(few), layout.microbatches, in)};
   told.bytes_at_least = {bound.least_bytes(layout), bound.least_bytes(layout, in)};
   for (const memory::PipeRank& rank : memory::pipe_memory(
            {.schedule = program,

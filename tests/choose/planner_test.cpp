@@ -154,6 +154,25 @@ TEST_F(PlannerTest, RanksThatShareLayersWaitForTheirExchanges) {
   for (const Layout& layout : all_layouts(shared.choices)) EXPECT_EQ(layout.tensor(), 1);
 }
 
+TEST_F(PlannerTest, PairsHideExchangesOfDevices) {
+  share(file);
+  Request shared = request(4, 8, kAny);
+  shared.choices.tensor = {2};
+  shared.choices.zero = {ZeroStage::Off};
+  const Plans plans = plan(shared);
+  const auto find = [&](std::string_view schedule) -> const Candidate& {
+    return *std::ranges::find_if(plans.candidates, [&](const Candidate& each) {
+      return each.layout.schedule == schedule && each.layout.pipe() == 2 &&
+             each.layout.stages_per_rank == 2 && each.layout.microbatch == 1 &&
+             each.layout.recompute_interval == 0;
+    });
+  };
+  const StepTime &pairs = find("dualpipev").time, &whole = find("interleaved_1f1b").time;
+  EXPECT_LT(pairs.exchanges, 0.6 * whole.exchanges);
+  EXPECT_NEAR(pairs.compute, whole.compute, 1e-9);
+  EXPECT_LT(pairs.step(), whole.step());
+}
+
 TEST_F(PlannerTest, TheFirstOnesAreTheFirstOfAll) {
   Request every = request(4, 16, kAny);
   const Plans all = plan(every);
@@ -205,8 +224,7 @@ TEST_F(PlannerTest, NothingIsFasterThanItsBound) {
                               .times = times_of,
                               .memory = file.sizes.front().memory,
                               .network = free};
-      const Backwards backwards = in_flight(verified.schedule()).backwards;
-      const double least = least_time(of_few, layout.microbatches, backwards);
+      const double least = least_time(of_few, layout.microbatches, in_flight(verified.schedule()));
       EXPECT_LE(least, time) << to_string(layout);
     }
   }

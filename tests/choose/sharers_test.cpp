@@ -101,8 +101,9 @@ TEST(AxisExchanges, NothingHidesAGather) {
   EXPECT_DOUBLE_EQ(times.forward, 6.0);  // 60 bytes of others at 10.
   EXPECT_DOUBLE_EQ(times.backward, 12.0);
   EXPECT_DOUBLE_EQ(times.input, 12.0);
-  EXPECT_DOUBLE_EQ(times.exchanges, 18.0);
-  EXPECT_DOUBLE_EQ(times.exchanges_again, 24.0);  // The forward runs twice.
+  EXPECT_DOUBLE_EQ(times.forward_exchange, 6.0);
+  EXPECT_DOUBLE_EQ(times.backward_exchange, 12.0);
+  EXPECT_DOUBLE_EQ(times.backward_exchange_again, 18.0);  // The forward runs twice.
 }
 
 }  // namespace

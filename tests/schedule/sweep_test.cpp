@@ -157,6 +157,18 @@ TEST(Sweep, RunsBackwardsInTheOrderThatItsRowStates) {
   }
 }
 
+TEST(Sweep, HasPairsWhereItsRowStatesThem) {
+  for (const Generator& generator : registry()) {
+    bool has_pairs = false;
+    for_each_size_of(generator, {}, [&](const Generator&, const Sizes& sizes) {
+      for (const Program& program : generator.make(sizes).programs) {
+        has_pairs = has_pairs || std::ranges::any_of(program, &Action::overlaps_next);
+      }
+    });
+    EXPECT_EQ(has_pairs, generator.has_pairs) << generator.name;
+  }
+}
+
 // A stage's F, I and W take a unit of time each.
 std::int32_t work_of(const Schedule& order) {
   const std::int32_t units = order.purpose == Purpose::Train ? 3 : 1;

@@ -61,6 +61,8 @@ void declare_costs(CLI::App& app, CostOptions& options) {
   cost("--forward-exchange", options.forward_exchange,
        "what of F is exchanges inside of layers, which a pass beside it hides (default 0)");
   cost("--input-exchange", options.input_exchange, "the same of I (default 0)");
+  cost("--backward-exchange", options.backward_exchange,
+       "the same of B (default: what W does not hide of those of I)");
   cost("--gather", options.gather, "time of an UNSHARD (default 0)");
   cost("--reduce", options.reduce, "time of a REDUCE_GRAD (default 0)");
   cost("--activation", options.activation, "memory of one activation (default 1)");
@@ -85,6 +87,7 @@ Costs costs_of(const CostOptions& options, const std::optional<json::Value>& of_
   per_stage(options.backward, "--backward", costs.backward);
   per_stage(options.forward_exchange, "--forward-exchange", costs.forward_exchange);
   per_stage(options.input_exchange, "--input-exchange", costs.input_exchange);
+  per_stage(options.backward_exchange, "--backward-exchange", costs.backward_exchange);
   per_stage(options.gather, "--gather", costs.gather);
   per_stage(options.reduce, "--reduce", costs.reduce);
   per_stage(options.activation, "--activation", costs.activation);

@@ -22,6 +22,7 @@ struct CostOptions {
   std::string backward;
   std::string forward_exchange;
   std::string input_exchange;
+  std::string backward_exchange;
   std::string latency;
   std::string gather;
   std::string reduce;

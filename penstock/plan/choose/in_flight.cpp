@@ -53,11 +53,18 @@ Backwards backwards_of(const schedule::Schedule& order) {
   return has_whole ? Backwards::Both : Backwards::Halves;
 }
 
+bool has_pairs(const schedule::Program& program) {
+  return std::ranges::any_of(program, &schedule::Action::overlaps_next);
+}
+
 }  // namespace
 
 InFlight in_flight(const schedule::Schedule& order) {
   const schedule::Homes homes(order);
-  InFlight found{.homes = homes.of_stages(), .ranks = {}, .backwards = backwards_of(order)};
+  InFlight found{.homes = homes.of_stages(),
+                 .ranks = {},
+                 .backwards = backwards_of(order),
+                 .has_pairs = std::ranges::any_of(order.programs, has_pairs)};
   for (std::vector<StageId>& stages : homes.stages_of_ranks(order.programs.size())) {
     std::vector<Counts> most = most_of(order.programs[found.ranks.size()], stages);
     found.ranks.push_back({.stages = std::move(stages), .most = std::move(most)});

@@ -26,6 +26,7 @@ struct InFlight {
   std::vector<Rank> homes;  // Ranks by stage.
   std::vector<OfRank> ranks;
   Backwards backwards = Backwards::Whole;
+  bool has_pairs = false;  // Pairs hide exchanges inside of layers.
 };
 
 // A microbatch is in flight on a stage from the end of its F to the start of its B or I.

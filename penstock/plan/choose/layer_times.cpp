@@ -141,11 +141,14 @@ void add_exchanges(const LinkSpeed& link, const memory::MeasuredSize& size,
   };
   const auto add = [&](const memory::LayerMemory& layer, double again, LayerTimes& each) {
     const double forward = forward_of(layer), backward = backward_of(layer);
+    const double input = input_of(layer);
     each.forward += forward;
     each.backward += backward;
-    each.input += input_of(layer);
-    each.exchanges += forward + backward;
-    each.exchanges_again += forward + again;
+    each.input += input;
+    each.forward_exchange += forward;
+    each.backward_exchange += backward;
+    each.input_exchange += input;
+    each.backward_exchange_again += again;
     each.saved_again += again - (forward + backward);
   };
   for (std::size_t i = 0; i < times.size(); ++i) {
@@ -216,8 +219,10 @@ void add_axis_exchanges(const Network& network, const AxisGroups& groups,
     times[i].forward += forward;
     times[i].backward += backward;
     times[i].input += backward;
-    times[i].exchanges += forward + backward;
-    times[i].exchanges_again += forward + (forward + backward);
+    times[i].forward_exchange += forward;
+    times[i].backward_exchange += backward;
+    times[i].input_exchange += backward;
+    times[i].backward_exchange_again += forward + backward;
   }
 }
 

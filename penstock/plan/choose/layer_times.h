@@ -36,10 +36,12 @@ struct LayerTimes {
   double backward = 0.0;
   double input = 0.0;
   double weight = 0.0;
-  // Waits for ranks that share the layer, in all passes of a microbatch, which are among the above;
-  // the same where the layer is computed again.
-  double exchanges = 0.0;
-  double exchanges_again = 0.0;
+  // Waits for ranks that share the layer, which are among the above; of a backward, too, in which
+  // the layer is computed again.
+  double forward_exchange = 0.0;
+  double backward_exchange = 0.0;
+  double input_exchange = 0.0;
+  double backward_exchange_again = 0.0;
   // Waits for the ranks of other axes, which are among these.
   AxisWait context_forward, context_backward;
   AxisWait experts_forward, experts_backward;

@@ -107,7 +107,7 @@ class Planner {
     Layout short_step = layout;
     short_step.microbatches = distinct_microbatches(layout.microbatches);
     const StepInputs inputs = inputs_of(short_step, partition, program.homes);
-    return kSurely * least_time(inputs, layout.microbatches, program.backwards);
+    return kSurely * least_time(inputs, layout.microbatches, program);
   }
 
   std::vector<memory::PipeRank> memory_of(const Layout& layout,

@@ -45,7 +45,11 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
     const LayerTimes& times = inputs.times[static_cast<std::size_t>(i)];
     const bool is_again = inputs.layout.recompute_interval > 0;
     const double again = is_again ? times.computing_again() : 0.0;
-    work.times.exchanges += is_again ? times.exchanges_again : times.exchanges;
+    const double exchanged_again =
+        is_again ? times.backward_exchange_again - times.backward_exchange : 0.0;
+    work.times.forward_exchange += times.forward_exchange;
+    work.times.backward_exchange += times.backward_exchange + exchanged_again;
+    work.times.input_exchange += times.input_exchange + exchanged_again;
     const double forwards = is_again ? 2.0 : 1.0;
     work.context += forwards * times.context_forward;
     work.context += times.context_backward;

@@ -59,11 +59,13 @@ class Step {
   // files counts.
   double update() const { return std::max(update_in_memory(), update_in_files()); }
 
-  // What a rank waits for the others that share its layers.
-  double exchanges(std::size_t rank) const {
+  // What a rank waits for the others that share its layers, in a step that is simulated so.
+  double exchanges(std::size_t rank, const simulate::Simulation& simulation) const {
+    if (hides_collectives()) return simulation.exchange[rank];
     double sum = 0.0;
     for (std::size_t s = 0; s < works_.size(); ++s) {
-      if (rank_of(s) == rank) sum += works_[s].times.exchanges;
+      if (rank_of(s) != rank) continue;
+      sum += works_[s].times.forward_exchange + works_[s].times.backward_exchange;
     }
     return sum * in_.layout.microbatches;
   }
@@ -268,6 +270,19 @@ class Step {
     costs.backward = simulate::PerStage(std::move(backward));
     costs.input = simulate::PerStage(std::move(input));
     costs.weight = simulate::PerStage(std::move(weight));
+    if (hides_collectives()) exchanges(costs);
+  }
+
+  // What pairs hide.  Cores have nothing beside which an exchange could run.
+  void exchanges(Costs& costs) const {
+    const auto of_stages = [&](double LayerTimes::* exchange) {
+      std::vector<double> times;
+      for (const StageWork& work : works_) times.push_back(work.times.*exchange);
+      return simulate::PerStage(times);
+    };
+    costs.forward_exchange = of_stages(&LayerTimes::forward_exchange);
+    costs.backward_exchange = of_stages(&LayerTimes::backward_exchange);
+    costs.input_exchange = of_stages(&LayerTimes::input_exchange);
   }
 
   void links(Costs& costs) const {
@@ -372,7 +387,7 @@ std::vector<RankTime> step_parts_by_rank(const StepInputs& inputs,
   for (std::size_t rank = 0; rank < alone.busy.size(); ++rank) {
     StepTime time = common;
     time.bubble = alone.makespan - alone.busy[rank];
-    time.exchanges = step.exchanges(rank);
+    time.exchanges = step.exchanges(rank, alone);
     time.compute = alone.busy[rank] - time.exchanges;
     ranks.push_back({.time = time,
                      .kernels = step.kernels(rank, time.compute),

@@ -4,13 +4,16 @@
 #include <limits>
 #include <span>
 
+#include "penstock/schedule/generators/generators.h"
+
 namespace penstock::choose {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::int32_t kDistinct = 3;
 
-// What a stage costs, whatever the order.
+// What a stage costs, whatever the order.  Exchanges that pairs may hide count in `forward` alone:
+// the first microbatch's forwards have no backward beside them.
 struct StageLeast {
   double work = 0.0;         // All microbatches.
   double forward = kNever;   // The shortest of one.
@@ -21,12 +24,13 @@ struct StageLeast {
 
 class TimeBound {
  public:
-  TimeBound(const StepInputs& inputs, std::int32_t microbatches, Backwards backwards)
+  TimeBound(const StepInputs& inputs, std::int32_t microbatches, const InFlight& program)
       : homes_(inputs.homes),
         costs_(costs_of(inputs)),
         distinct_(inputs.layout.microbatches),
         microbatches_(microbatches),
-        backwards_(backwards),
+        backwards_(program.backwards),
+        has_pairs_(program.has_pairs),
         stages_(homes_.size()) {
     for (std::size_t s = 0; s < stages_.size(); ++s) stages_[s] = least_of(StageId(s));
   }
@@ -66,13 +70,17 @@ class TimeBound {
       const auto of = [&](const simulate::PerStage& costs) {
         return costs.at(stage, Microbatch(m));
       };
-      const double forward = of(costs_.forward), whole = of(*costs_.backward);
-      const double input = of(costs_.input), halves = input + of(costs_.weight);
+      const double forward = of(costs_.forward);
+      const double hidden = has_pairs_ ? of(costs_.forward_exchange) : 0.0;
+      const double whole =
+          of(*costs_.backward) - (has_pairs_ ? of(costs_.backward_exchange.value_or(0.0)) : 0.0);
+      const double input = of(costs_.input) - (has_pairs_ ? of(costs_.input_exchange) : 0.0);
+      const double halves = input + of(costs_.weight);
       const auto either = [&](double of_whole, double of_halves) {
         if (backwards_ == Backwards::Both) return std::min(of_whole, of_halves);
         return backwards_ == Backwards::Whole ? of_whole : of_halves;
       };
-      least.work += count(m) * (forward + either(whole, halves));
+      least.work += count(m) * (forward - hidden + either(whole, halves));
       least.forward = std::min(least.forward, forward);
       least.gradient = std::min(least.gradient, either(whole, input));
     }
@@ -102,6 +110,7 @@ class TimeBound {
   std::int32_t distinct_;
   std::int32_t microbatches_;
   Backwards backwards_;
+  bool has_pairs_;
   std::vector<StageLeast> stages_;
 };
 
@@ -115,9 +124,17 @@ double least_time(const Layout& layout, const partition::Partition& partition,
     return all;
   };
   const bool again = layout.recompute_interval > 0;
+  // Pairs may hide exchanges.
+  const bool has_pairs =
+      std::ranges::find(schedule::registry(), layout.schedule, &schedule::Generator::name)
+          ->has_pairs;
   const auto work = [&](const LayerTimes& each) {
     const double backward = std::min(each.backward, each.input + each.weight);
-    return each.forward + backward + (again ? each.computing_again() : 0.0);
+    const double all = each.forward + backward + (again ? each.computing_again() : 0.0);
+    if (!has_pairs) return all;
+    const double hidden = std::max(each.backward_exchange, each.input_exchange);
+    const double hidden_again = again ? each.backward_exchange_again - each.backward_exchange : 0.0;
+    return all - each.forward_exchange - hidden - std::max(0.0, hidden_again);
   };
   const auto layers = static_cast<std::int64_t>(times.size());
   const StageId last(layout.pipe() - 1);
@@ -136,8 +153,8 @@ std::int32_t distinct_microbatches(std::int32_t microbatches) {
   return std::min(microbatches, kDistinct);
 }
 
-double least_time(const StepInputs& inputs, std::int32_t microbatches, Backwards backwards) {
-  return TimeBound(inputs, microbatches, backwards).time();
+double least_time(const StepInputs& inputs, std::int32_t microbatches, const InFlight& program) {
+  return TimeBound(inputs, microbatches, program).time();
 }
 
 }  // namespace penstock::choose

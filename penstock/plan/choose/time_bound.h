@@ -24,10 +24,10 @@ double least_time(const Layout& layout, const partition::Partition& partition,
 // between them.
 std::int32_t distinct_microbatches(std::int32_t microbatches);
 
-// A time that no order with these homes and backwards beats.  A rank waits for its first input,
-// computes without a pause, and then its last output passes the other ranks, or its gradients are
-// summed; all update at last.  1F1B with equal stages takes this time, and no longer.
+// A time that no order with the program's homes and backwards beats.  A rank waits for its first
+// input, computes without a pause, and then its last output passes the other ranks, or its
+// gradients are summed; all update at last.  1F1B with equal stages takes this time, and no longer.
 // `inputs` are those of the layout with its distinct_microbatches() alone.
-double least_time(const StepInputs& inputs, std::int32_t microbatches, Backwards backwards);
+double least_time(const StepInputs& inputs, std::int32_t microbatches, const InFlight& program);
 
 }  // namespace penstock::choose

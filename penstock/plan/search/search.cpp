@@ -30,6 +30,7 @@ bool is_by_stage(const simulate::Costs& costs) {
   const auto has_rows = [](const verify::PerStage& numbers) { return numbers.rows().size() > 1; };
   return has_rows(costs.forward) || has_rows(costs.input) || has_rows(costs.weight) ||
          (costs.backward && has_rows(*costs.backward)) || has_rows(costs.forward_exchange) ||
+         (costs.backward_exchange && has_rows(*costs.backward_exchange)) ||
          has_rows(costs.input_exchange) || has_rows(costs.activation) || has_rows(costs.message);
 }
 

@@ -43,15 +43,18 @@ PerStage combined(const PerStage& a, const PerStage& b, Function function) {
   return PerStage(std::move(rows));
 }
 
+// Sums of parts may differ from the sum of all by so much, as a share.
+constexpr double kRounding = 1e-9;
+
 // Exchanges are a part of the time.  REQUIRES: both fit one schedule.
 void check_exchange(std::string_view name, const PerStage& exchange, std::string_view of,
                     const PerStage& time, std::vector<std::string>& texts) {
   const auto excess = combined(exchange, time, std::minus<>());
   for (std::size_t s = 0; s < excess.rows().size(); ++s) {
     for (std::size_t m = 0; m < excess.rows()[s].size(); ++m) {
-      if (excess.rows()[s][m] <= 0.0) continue;
       const StageId stage(s);
       const Microbatch microbatch(m);
+      if (excess.rows()[s][m] <= kRounding * time.at(stage, microbatch)) continue;
       texts.push_back(str(name, ": ", shortest(exchange.at(stage, microbatch)),
                           "; it is a part of ", of, ", which is ",
                           shortest(time.at(stage, microbatch))));
@@ -119,8 +122,9 @@ double Costs::exchange_of(const Action& action) const {
   const auto at = [&](const PerStage& costs) { return costs.at(action.stage, microbatch); };
   if (action.op == Op::Forward) return at(forward_exchange);
   if (action.op == Op::BackwardInput) return at(input_exchange);
-  if (action.op == Op::Backward) return std::max(0.0, at(input_exchange) - at(weight));
-  return 0.0;
+  if (action.op != Op::Backward) return 0.0;
+  return backward_exchange ? at(*backward_exchange)
+                           : std::max(0.0, at(input_exchange) - at(weight));
 }
 
 bool Costs::has_exchanges() const {
@@ -129,7 +133,8 @@ bool Costs::has_exchanges() const {
       return std::ranges::any_of(row, [](double number) { return number > 0.0; });
     });
   };
-  return is_cost(forward_exchange) || is_cost(input_exchange);
+  return is_cost(forward_exchange) || is_cost(input_exchange) ||
+         (backward_exchange && is_cost(*backward_exchange));
 }
 
 PairCost cost_of_pair(const PassCost& forward, const PassCost& backward, double overlap) {
@@ -149,11 +154,13 @@ Costs without_exchanges(const Costs& costs) {
   hidden.forward = less(costs.forward, costs.forward_exchange);
   hidden.input = less(costs.input, costs.input_exchange);
   if (costs.backward) {
-    const PerStage left = combined(costs.input_exchange, costs.weight,
-                                   [](double part, double by) { return std::max(0.0, part - by); });
-    hidden.backward = less(*costs.backward, left);
+    const auto left = [](double part, double by) { return std::max(0.0, part - by); };
+    hidden.backward =
+        less(*costs.backward,
+             costs.backward_exchange.value_or(combined(costs.input_exchange, costs.weight, left)));
   }
   hidden.forward_exchange = hidden.input_exchange = 0.0;
+  hidden.backward_exchange.reset();
   return hidden;
 }
 
@@ -166,6 +173,9 @@ Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank) {
   if (of_rank.backward) costs.backward = each(*of_rank.backward, share);
   costs.forward_exchange = each(of_rank.forward_exchange, share);
   costs.input_exchange = each(of_rank.input_exchange, share);
+  if (of_rank.backward_exchange) {
+    costs.backward_exchange = each(*of_rank.backward_exchange, share);
+  }
   costs.activation = each(of_rank.activation, share);
   return costs;
 }
@@ -180,7 +190,9 @@ Costs lengthened(const Costs& costs, double factor) {
                           &all.input_exchange, &all.gather, &all.reduce}) {
     *times = each(*times, longer);
   }
-  if (all.backward) all.backward = each(*all.backward, longer);
+  for (std::optional<PerStage>* times : {&all.backward, &all.backward_exchange}) {
+    if (*times) *times = each(**times, longer);
+  }
   all.latency *= factor;
   all.optimizer *= factor;
   slower(all.bandwidth);
@@ -203,9 +215,15 @@ std::vector<std::string> misfits(const Costs& costs, const schedule::Schedule& s
   if (costs.backward) check("backward", *costs.backward);
   check("forward_exchange", costs.forward_exchange);
   check("input_exchange", costs.input_exchange);
+  if (costs.backward_exchange) check("backward_exchange", *costs.backward_exchange);
   if (texts.empty()) {
     check_exchange("forward_exchange", costs.forward_exchange, "forward", costs.forward, texts);
     check_exchange("input_exchange", costs.input_exchange, "input", costs.input, texts);
+    if (costs.backward_exchange) {
+      check_exchange("backward_exchange", *costs.backward_exchange, "backward",
+                     costs.backward.value_or(combined(costs.input, costs.weight, std::plus<>())),
+                     texts);
+    }
   }
   check_number("overlap", costs.overlap, texts);
   check_number("latency", costs.latency, texts);

@@ -41,7 +41,8 @@ struct Costs {
   // pair each pass hides the other one's, as far as it computes so long.
   PerStage forward_exchange = 0.0;
   PerStage input_exchange = 0.0;
-  double overlap = 1.0;  // An overlapped pair takes this share of that.
+  std::optional<PerStage> backward_exchange = {};  // Of B; absent: what W does not hide of I's.
+  double overlap = 1.0;                            // An overlapped pair takes this share of that.
 
   double latency = 0.0;    // Time from the end of a message's transfer to its arrival.
   PerStage message = 0.0;  // Size of what a stage hands to the next one; its gradient's, too.

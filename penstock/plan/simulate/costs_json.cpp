@@ -130,7 +130,7 @@ std::vector<std::string> known_keys() {
   std::vector<std::string> keys;
   for (const StageCost& cost : kStageCosts) keys.emplace_back(cost.key);
   for (const SingleCost& cost : kSingleCosts) keys.emplace_back(cost.key);
-  keys.insert(keys.end(), {"backward", "bandwidth", "links"});
+  keys.insert(keys.end(), {"backward", "backward_exchange", "bandwidth", "links"});
   return keys;
 }
 
@@ -147,6 +147,8 @@ bool read_cost(const std::string& key, const Value& value, Costs& costs) {
   }
   if (key == "backward") {
     costs.backward = per_stage(value, key);
+  } else if (key == "backward_exchange") {
+    costs.backward_exchange = per_stage(value, key);
   } else if (key == "bandwidth") {
     costs.bandwidth = number(value, key);
   } else if (key == "links") {
@@ -211,6 +213,7 @@ std::string to_json(const Costs& costs) {
     if (text != per_stage_text(standard.*cost.member)) add(cost.key, text);
   }
   if (costs.backward) add("backward", per_stage_text(*costs.backward));
+  if (costs.backward_exchange) add("backward_exchange", per_stage_text(*costs.backward_exchange));
   for (const SingleCost& cost : kSingleCosts) {
     if (costs.*cost.member != standard.*cost.member) add(cost.key, shortest(costs.*cost.member));
   }

@@ -54,6 +54,7 @@ struct Generator {
   std::int32_t stages_per_rank = 1;  // Default, where the user names no number.
   Purpose purpose = Purpose::Train;  // Purpose of what it makes.
   BackwardOrder backwards = BackwardOrder::Rising;
+  bool has_pairs = false;                  // Whether some of its programs have overlapped pairs.
   Schedule (*make)(const Sizes&);          // REQUIRES: no objection to the sizes.
   std::string (*objection)(const Sizes&);  // Names the size that does not fit, and why; "": all do.
 };

@@ -108,6 +108,7 @@ Generator dualpipev() {
           .bubble = "(p-1)f",
           .peak = "2p+1",
           .stages_per_rank = 2,
+          .has_pairs = true,
           .make = make_dualpipev,
           .objection = object_to_dualpipev};
 }
