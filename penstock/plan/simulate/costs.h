@@ -41,7 +41,8 @@ struct Costs {
   // pair each pass hides the other one's, as far as it computes so long.
   PerStage forward_exchange = 0.0;
   PerStage input_exchange = 0.0;
-  std::optional<PerStage> backward_exchange = {};  // Of B; absent: what W does not hide of I's.
+  // The same for B; absent: what W does not hide of I's.
+  std::optional<PerStage> backward_exchange = {};
   double overlap = 1.0;                            // An overlapped pair takes this share of that.
 
   double latency = 0.0;    // Time from the end of a message's transfer to its arrival.
