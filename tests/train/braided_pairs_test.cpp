@@ -98,6 +98,7 @@ TEST_F(BraidedPairs, HaveTheBitsOfTheProgramWithoutThem) {
 }
 
 TEST_F(BraidedPairs, HaveInvariantSums) {
+  for (Batch2& batch : batches_) batch = with_masked_targets(24, /*length=*/8, kTokens);
   const auto [paired, plain] = paired_programs("dualpipev", 2, kMicrobatches, folder_);
   SharedCase braided = on(2, 2, 2,
                           decoder_case({.vocabulary = 64,
