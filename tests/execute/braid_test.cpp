@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -132,13 +133,14 @@ TEST_F(Braids, EndBothWithTheFirstFailure) {
     log_.clear();
     EXPECT_EQ(message_of([&] { run(fails("first", parts), goes_on); }), "first");
     EXPECT_EQ(log_.back(), "ended");
+    EXPECT_EQ(std::ranges::count(log_, "goes on8"), 0);
     log_.clear();
     EXPECT_EQ(message_of([&] { run(goes_on, fails("second", parts)); }), "second");
     EXPECT_EQ(log_.back(), "ended");
+    EXPECT_EQ(std::ranges::count(log_, "goes on8"), 0);
   }
   log_.clear();
-  EXPECT_EQ(message_of([&] { run([] { throw Error("at once"); }, goes_on); }),
-            "at once");
+  EXPECT_EQ(message_of([&] { run([] { throw Error("at once"); }, goes_on); }), "at once");
   EXPECT_EQ(log_, Log{});
   run(half("F", 2), half("B", 2));
   EXPECT_EQ(log_, (Log{"F0", "B0", "F1", "B1"}));

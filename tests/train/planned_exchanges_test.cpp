@@ -17,16 +17,16 @@
 namespace penstock::train {
 namespace {
 
-constexpr std::int64_t kTokens = 20;
+constexpr std::int64_t kTokens = 32;
 
 nn::DecoderOptions options_of(const std::string& form) {
   nn::DecoderOptions options{.vocabulary = kTokens,
                              .layers = 5,
                              .hidden = 8,
-                             .intermediate = 12,
+                             .intermediate = 32,
                              .heads = 2,
                              .kv_heads = 2,
-                             .head_dim = 4};
+                             .head_dim = 16};
   options.tie_embeddings = form == "Tied";
   if (form == "Documents") options.document_end = 3;
   return options;
@@ -35,13 +35,17 @@ nn::DecoderOptions options_of(const std::string& form) {
 // The places of a rank, actions and exchanges.
 using Log = std::vector<std::string>;
 
+// What a sum of gradients is called in logs.
+constexpr const char* kSum = "a sum of gradients";
+
 bool is_exchange(std::string_view place) {
   return place.starts_with("the ") && place.find(" behind ") != std::string_view::npos;
 }
 
 // Compute actions and exchanges of each rank in one step.
 std::vector<Log> logs_of(const TrainerOptions& given, const std::vector<nn::LayerSpec>& layers) {
-  const Batch2 batch = with_masked_targets(8, /*length=*/5, kTokens);
+  const bool is_even = given.sums == GradientSums::Invariant;
+  const Batch2 batch = with_masked_targets(8, /*length=*/is_even ? 6 : 5, kTokens);
   std::vector<Log> logs(static_cast<std::size_t>(given.mesh.size()));
   comm::run_ranks(static_cast<std::int32_t>(given.mesh.size()), [&](comm::Communicator& ranks) {
     execute::Progress progress;
@@ -53,6 +57,9 @@ std::vector<Log> logs_of(const TrainerOptions& given, const std::vector<nn::Laye
       const bool is_action = !place.empty() && place.front() >= '0' && place.front() <= '9';
       const bool computes = is_action && schedule::is_compute(schedule::parse_action(place).op);
       if (computes || is_exchange(place)) log.emplace_back(place);
+      if (is_even && place == "summing gradients over ranks that share layers") {
+        log.emplace_back(kSum);
+      }
     };
     trainer.step(batch.inputs, batch.targets);
     progress.arrived = nullptr;
@@ -79,7 +86,7 @@ std::vector<Log> planned(const TrainerOptions& options, const std::vector<nn::La
         log.push_back(schedule::to_string(actions[static_cast<std::size_t>(step.action)]));
       } else if (step.does == lower::RankStep::Does::Exchange) {
         const std::string& name = program.names[static_cast<std::size_t>(step.what)];
-        if (is_exchange(name)) log.push_back(name);
+        log.push_back(is_exchange(name) ? name : kSum);
       }
     }
   }
@@ -112,13 +119,16 @@ TEST(PlannedExchanges, AreThoseThatRun) {
 TEST(PlannedExchanges, OfPairsChangeWhereTheyAreAwaited) {
   const testing_support::TemporaryFolder folder;
   for (const char* schedule : {"1f1b", "dualpipev"}) {
-    for (const std::int64_t interval : {0, 1}) {
-      SCOPED_TRACE(str(schedule, " recomputed by ", interval));
-      const auto layers = nn::decoder_layers(options_of("Llama"));
-      TrainerOptions options = base();
-      options.program = paired_programs(schedule, 2, 4, folder).paired;
-      options.checkpointing.interval = interval;
-      EXPECT_EQ(logs_of(options, layers), planned(options, layers));
+    for (const auto sums : {GradientSums::AsTheyCome, GradientSums::Invariant}) {
+      for (const std::int64_t interval : {0, 1}) {
+        SCOPED_TRACE(str(schedule, " recomputed by ", interval));
+        const auto layers = nn::decoder_layers(options_of("Llama"));
+        TrainerOptions options = base();
+        options.program = paired_programs(schedule, 2, 4, folder).paired;
+        options.checkpointing.interval = interval;
+        options.sums = sums;
+        EXPECT_EQ(logs_of(options, layers), planned(options, layers));
+      }
     }
   }
 }
