@@ -8,6 +8,8 @@
 
 #include "penstock/core/text.h"
 #include "penstock/plan/lower/programs.h"
+#include "penstock/plan/schedule/passes/passes.h"
+#include "tests/support/schedules.h"
 
 namespace penstock::lower {
 namespace {
@@ -83,10 +85,11 @@ TEST(StageExchanges, AreThoseOfThePiecesInTheOrderOfAPass) {
             (PassExchanges{{"the reduce-scatter behind piece 0 of layer \"embedding\""},
                            {"the all-gather behind piece 0 of layer \"a\""},
                            {"the reduce-scatter behind piece 1 of layer \"a\""},
-                           {"the all-reduce behind piece 0 of the loss"}}));
+                           {.name = "the all-reduce behind piece 0 of the loss",
+                            .awaited = Awaited::InPlace}}));
   EXPECT_EQ(all.backward,
             (PassExchanges{
-                {"the all-gather behind piece 0 of layer \"a\"", Beside::Backward},
+                {"the all-gather behind piece 0 of layer \"a\"", Beside::Backward, Awaited::Later},
                 {"the all-gather of gradients behind piece 1 of layer \"a\""},
                 {"the reduce-scatter of gradients behind piece 0 of layer \"a\"", Beside::Weights},
                 {"the all-gather of gradients behind piece 0 of layer \"embedding\""}}));
@@ -97,10 +100,10 @@ TEST(StageExchanges, OfABackwardStartAheadOfWhatIsComputedBesideThem) {
   EXPECT_EQ(
       all.backward,
       (PassExchanges{
-          {"the all-gather behind piece 0 of layer \"b\"", Beside::Backward},
+          {"the all-gather behind piece 0 of layer \"b\"", Beside::Backward, Awaited::Later},
           {"the all-gather of gradients behind piece 1 of layer \"b\""},
           {"the reduce-scatter of gradients behind piece 0 of layer \"b\"", Beside::Weights},
-          {"the all-gather behind piece 0 of layer \"a\"", Beside::Backward},
+          {"the all-gather behind piece 0 of layer \"a\"", Beside::Backward, Awaited::Later},
           {"the all-gather of gradients behind piece 1 of layer \"a\""},
           {"the reduce-scatter of gradients behind piece 0 of layer \"a\"", Beside::Weights}}));
 }
@@ -149,6 +152,50 @@ TEST(ExchangeProof, EverySchedulesProgramsRun) {
       const MeshProgram program = mesh_program(schedule, stages, mesh_of(4, 2, 4));
       EXPECT_EQ(objections(program, schedule), std::vector<std::string>{}) << name;
     }
+  }
+}
+
+// Names of a rank's exchanges from the action `first` to the one behind it.
+std::vector<std::string> names_of_two(const MeshProgram& program, std::size_t rank,
+                                      std::int32_t first) {
+  std::vector<std::string> names;
+  for (const RankStep& step : program.ranks[rank]) {
+    if (step.does != Does::Exchange || step.action < first || step.action > first + 1) continue;
+    names.push_back(program.names[static_cast<std::size_t>(step.what)]);
+  }
+  return names;
+}
+
+TEST(ExchangeProof, HasThePassesOfAPairBraidedWhereTheyAwaitExchanges) {
+  const auto schedule = verify::VerifiedSchedule::from(
+      testing_support::rows({"0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1"}));
+  const MeshProgram program =
+      mesh_program(schedule, stages_of({block("a"), block("b")}, 2), mesh_of(1, 1, 2));
+  EXPECT_EQ(objections(program, schedule), std::vector<std::string>{});
+  EXPECT_EQ(
+      names_of_two(program, 0, 2),
+      (std::vector<std::string>{"the sum of sizes behind piece 0 of layer \"a\"",  // In place.
+                                "the all-gather behind piece 0 of layer \"a\"",
+                                "the all-gather behind piece 0 of layer \"b\"",
+                                "the all-gather of gradients behind piece 1 of layer \"b\"",
+                                "the reduce-scatter behind piece 1 of layer \"a\"",
+                                "the reduce-scatter of gradients behind piece 0 of layer \"b\""}));
+  // All but the sizes.
+  EXPECT_EQ(program.beside_pass, (std::vector<std::int64_t>{5, 5}));
+}
+
+TEST(ExchangeProof, PairsOfEveryScheduleRun) {
+  for (const char* name : {"dualpipev", "1f1b"}) {
+    const schedule::Schedule order = schedule::make_schedule(
+        name, {.ranks = 4,
+               .stages_per_rank = schedule::find_generator(name).stages_per_rank,
+               .microbatches = 8});
+    const auto schedule = verify::VerifiedSchedule::from(
+        schedule::lower_communication(schedule::overlap_pairs(order)));
+    const auto stages = stages_of(model_of(11), schedule.schedule().stages);
+    const MeshProgram program = mesh_program(schedule, stages, mesh_of(4, 2, 4));
+    EXPECT_EQ(objections(program, schedule), std::vector<std::string>{}) << name;
+    EXPECT_GT(program.beside_pass.front(), 0) << name;
   }
 }
 

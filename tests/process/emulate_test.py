@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import unittest
 from typing import NamedTuple
@@ -389,6 +390,22 @@ class Shared(EmulateTest):
         for first in (0, 1):
             both = [told["ranks"][rank] for rank in (first, first + 2)]
             self.assert_sent(both, self.PARTS + there_and_back, sums=2)
+
+    def test_passes_of_a_pair_hide_each_others_exchanges(self) -> None:
+        """Ranks wait less for messages than where the same passes run one behind the other."""
+        self.write("model/config.json", json.dumps({**LLAMA, **WIDE, "num_hidden_layers": 10}))
+        sizes = ("--ranks", 2, "--microbatches", 8, "--format", "csv")
+        paired = self.penstock("schedule", "dualpipev", *sizes).out
+        pair = re.compile(r"\((\w+);(\w+)\)OVERLAP_F_B")
+        self.write("paired.csv", paired)
+        self.write("plain.csv", pair.sub(r"\1,\2", paired))
+        words = ("--set", "mesh.pipe=2", "--set", "mesh.tensor=4", "--set", "train_batch_size=16",
+                 "--set", "model.sequence_length=2048")  # fmt: skip
+        waits = {}
+        for program in ("paired", "plain"):
+            told = self.told(*words, "--set", f"schedule.file={program}.csv")
+            waits[program] = sum(rank["message_wait_s"] for rank in told["ranks"])
+        self.assertLess(waits["paired"], 0.6 * waits["plain"])
 
     def test_replicas_sum_gradients_besides(self) -> None:
         one, both = self.on(tensor=2), self.on(tensor=2, data=2)

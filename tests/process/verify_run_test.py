@@ -47,6 +47,20 @@ class VerifyRun(PlannerTest):
             ],
         )
 
+    def test_exchanges_of_pairs_have_the_other_pass_beside_them(self) -> None:
+        words = ("verify", TENSOR, "--set", MODEL, "--set", "schedule.name=dualpipev")
+        found = json.loads(self.penstock(*words, "--json").out)
+        ranks = list(zip(found["beside_other_pass"], found["exchanges"], strict=True))
+        for beside, every in ranks:
+            self.assertTrue(0 < beside < every, (beside, every))
+        text = ", ".join(f"{beside} of {every}" for beside, every in ranks)
+        self.assertIn(
+            f"exchanges beside the other pass of an overlapped pair, by pipe rank: {text}\n",
+            self.penstock(*words).out,
+        )
+        plain = json.loads(self.penstock("verify", TENSOR, "--set", MODEL, "--json").out)
+        self.assertEqual(plain["beside_other_pass"], [0, 0])
+
     def test_a_run_that_shares_no_layers_is_proved_too(self) -> None:
         words = ("verify", ROOT / "examples" / "gpt.json", "--set", "schedule.name=zbv")
         out = self.penstock(*words).out

@@ -107,7 +107,8 @@ lower::PassExchanges planned(const Checkpointing& checkpointing) {
 }
 
 // What was computed between the start and the await of each exchange: gradients of weights, or at
-// least those that another exchange sends.
+// least those that another exchange sends.  And whether some were awaited before the next one
+// started.
 lower::PassExchanges seen(const Log& log) {
   lower::PassExchanges all;
   for (auto at = log.begin(); at != log.end(); ++at) {
@@ -122,7 +123,11 @@ lower::PassExchanges seen(const Log& log) {
       beside = lower::Beside::Backward;
     }
     if (std::find(at, end, "weight") != end) beside = lower::Beside::Weights;
-    all.push_back({name, beside});
+    const auto next = std::find_if(
+        at + 1, log.end(), [](const std::string& each) { return each.starts_with("start "); });
+    const bool is_awaited =
+        std::any_of(at, next, [](const std::string& each) { return each.starts_with("await "); });
+    all.push_back({name, beside, is_awaited ? lower::Awaited::Aside : lower::Awaited::Later});
   }
   return all;
 }
@@ -142,6 +147,7 @@ TEST(ExchangesBeside, ComputationOfABackwardAreThosePlanned) {
     ASSERT_EQ(ran.size(), plan.size());
     for (std::size_t i = 0; i < plan.size(); ++i) {
       EXPECT_EQ(ran[i].name, plan[i].name);
+      EXPECT_EQ(ran[i].awaited, plan[i].awaited) << plan[i].name;
       if (plan[i].beside == lower::Beside::Backward) {
         EXPECT_NE(ran[i].beside, lower::Beside::Nothing) << plan[i].name;
       } else {

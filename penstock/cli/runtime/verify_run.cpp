@@ -14,6 +14,7 @@
 #include "penstock/plan/config/program_of_replicas.h"
 #include "penstock/plan/config/resolve.h"
 #include "penstock/plan/lower/device_proof.h"
+#include "penstock/plan/lower/exchange_proof.h"
 #include "penstock/plan/lower/places.h"
 #include "penstock/plan/lower/programs.h"
 #include "penstock/runtime/run/from_config.h"
@@ -24,6 +25,12 @@
 namespace penstock::cli {
 namespace {
 
+// Exchanges of a rank in a step, and those of overlapped pairs that wait beside the other pass.
+struct RankExchanges {
+  std::int64_t all = 0;
+  std::int64_t beside_pass = 0;
+};
+
 // A run that is proved.
 struct Proved {
   mesh::Shape mesh;
@@ -31,11 +38,25 @@ struct Proved {
   partition::Partition partition;
   std::vector<nn::LayerSpec> layers;
   std::vector<lower::StageExchanges> stages;  // Empty: ranks share no layers.
+  std::vector<RankExchanges> exchanges;       // Numbers by pipe rank; empty likewise.
   std::optional<lower::DeviceProof> devices;  // Whether messages from device to device can hang.
 };
 
 // The proof for devices takes a second for so many.
 constexpr std::int64_t kRanksOnDevicesMax = 256;
+
+std::vector<RankExchanges> exchanges_of_ranks(const verify::VerifiedSchedule& schedule,
+                                              const std::vector<lower::StageExchanges>& stages) {
+  const mesh::Shape pipe{.pipe = schedule.schedule().ranks()};
+  const lower::MeshProgram program = lower::mesh_program(schedule, stages, mesh::make_mesh(pipe));
+  std::vector<RankExchanges> ranks;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    ranks.push_back({.all = std::ranges::count(program.ranks[rank], lower::RankStep::Does::Exchange,
+                                               &lower::RankStep::does),
+                     .beside_pass = program.beside_pass[rank]});
+  }
+  return ranks;
+}
 
 Proved proved(const config::Config& config, const AskedRun& asked) {
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, asked.ranks(config.mesh));
@@ -49,12 +70,14 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
   partition::Partition partition =
       train::partition_of(model.layers, schedule.schedule().stages, options.partition);
   std::vector<lower::StageExchanges> stages;
+  std::vector<RankExchanges> exchanges;
   if (mesh[mesh::Axis::Tensor] > 1) {
     train::check_shared_layers(options, model.layers, model.loss);
     train::check_shares(model.layers, mesh[mesh::Axis::Tensor], train::blocks_of_layers(options));
     stages = train::exchanges_of_stages(model.layers, model.loss, partition, options.checkpointing,
                                         options.sums);
     train::prove_exchanges(schedule, stages, mesh);
+    exchanges = exchanges_of_ranks(schedule, stages);
   }
   std::optional<lower::DeviceProof> devices;
   if (mesh.size() > 1 && mesh.size() <= kRanksOnDevicesMax && stages.empty() &&
@@ -69,6 +92,7 @@ Proved proved(const config::Config& config, const AskedRun& asked) {
           std::move(partition),
           std::move(model.layers),
           std::move(stages),
+          std::move(exchanges),
           std::move(devices)};
 }
 
@@ -116,6 +140,16 @@ std::string as_text(const Proved& run, const std::string& config) {
     }
     text += "\n";
   }
+  const bool has_pairs =
+      std::ranges::any_of(run.exchanges, [](const auto& each) { return each.beside_pass > 0; });
+  if (has_pairs) {
+    std::vector<std::string> ranks;
+    for (const auto& [all, beside_pass] : run.exchanges) {
+      ranks.push_back(str(beside_pass, " of ", all));
+    }
+    text += str("exchanges beside the other pass of an overlapped pair, by pipe rank: ",
+                join(ranks, ", "), "\n");
+  }
   if (run.devices) text += devices_text(*run.devices);
   if (run.mesh.size() > kRanksOnDevicesMax) {
     text += str("on devices: more than ", kRanksOnDevicesMax, " ranks are not proved\n");
@@ -139,9 +173,15 @@ std::string as_json(const Proved& run) {
                          list_of(each.forward), ",\n   \"backward\": ", list_of(each.backward),
                          ",\n   \"beside_computation\": ", list_of(beside(each.backward)), "}"));
   }
+  std::vector<std::int64_t> all, beside_pass;
+  for (const RankExchanges& each : run.exchanges) {
+    all.push_back(each.all);
+    beside_pass.push_back(each.beside_pass);
+  }
   return str("{\"ok\": true, ", mesh::json_members(run.mesh), ", \"peak_activations\": [",
-             join(run.schedule.facts().peak_activations, ", "), "], \"stages\": [\n  ",
-             join(stages, ",\n  "), "]}\n");
+             join(run.schedule.facts().peak_activations, ", "), "], \"exchanges\": [",
+             join(all, ", "), "], \"beside_other_pass\": [", join(beside_pass, ", "),
+             "], \"stages\": [\n  ", join(stages, ",\n  "), "]}\n");
 }
 
 }  // namespace

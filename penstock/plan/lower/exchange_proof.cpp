@@ -1,7 +1,9 @@
 #include "penstock/plan/lower/exchange_proof.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -35,9 +37,43 @@ std::optional<Action> receive_of(const Action& action) {
 }
 
 // Exchanges by number.
-struct Numbered {
-  std::vector<std::int64_t> forward, backward, weights;
+struct NumberedExchange {
+  std::int64_t number;
+  Awaited awaited;
 };
+struct Numbered {
+  std::vector<NumberedExchange> forward, backward, weights;
+};
+
+// A step of an action, and how many exchanges the rank awaits behind it, not in place.
+struct ActionStep {
+  RankStep step;
+  std::int64_t awaits = 0;
+};
+using ActionSteps = std::vector<ActionStep>;
+
+// Adds two actions, each up to where it awaits exchanges, then the other one.  Returns: how many
+// are awaited behind steps of the other one.
+std::int64_t add_braided(const std::array<ActionSteps, 2>& pair, std::vector<RankStep>& steps) {
+  std::array<std::size_t, 2> next{};
+  std::array<bool, 2> is_over{};
+  std::int64_t beside = 0;
+  std::size_t here = 0;
+  while (!is_over[here]) {
+    const std::size_t other = 1 - here;
+    if (next[here] == pair[here].size()) {
+      is_over[here] = true;
+      here = other;
+      continue;
+    }
+    const auto& [step, awaits] = pair[here][next[here]++];
+    steps.push_back(step);
+    if (awaits == 0 || is_over[other]) continue;
+    beside += awaits;
+    here = other;
+  }
+  return beside;
+}
 
 class Writer {
  public:
@@ -45,11 +81,11 @@ class Writer {
          std::vector<std::string>& names)
       : schedule_(schedule) {
     const auto number_all = [&](const PassExchanges& pass) {
-      std::vector<std::int64_t> numbers;
+      std::vector<NumberedExchange> numbers;
       for (const PassExchange& each : pass) {
         const auto [found, is_new] = numbers_.emplace(each.name, std::ssize(names));
         if (is_new) names.push_back(each.name);
-        numbers.push_back(found->second);
+        numbers.push_back({found->second, each.awaited});
       }
       return numbers;
     };
@@ -60,36 +96,56 @@ class Writer {
   }
 
   // The steps of a rank of the schedule, whose messages begin at number `first`.
-  std::vector<RankStep> steps(const schedule::Program& program, std::int64_t first) const {
+  std::vector<RankStep> steps(const schedule::Program& program, std::int64_t first,
+                              std::int64_t& beside_pass) const {
     std::set<Action> receives;
     for (const Action& action : program) {
       if (schedule::is_receive(action.op)) receives.insert(action);
     }
     std::vector<RankStep> steps;
     for (std::size_t i = 0; i < program.size(); ++i) {
-      const Action& action = program[i];
-      const auto add = [&](Does does, std::int64_t what) {
-        steps.push_back({.does = does, .action = static_cast<std::int32_t>(i), .what = what});
-      };
-      if (schedule::is_send(action.op)) add(Does::Send, first + message_of(action, schedule_));
-      if (!schedule::is_compute(action.op)) continue;
-      const std::optional<Action> receive = receive_of(action);
-      if (receive && receives.contains(*receive)) {
-        add(Does::Await, first + message_of(other_end(*receive), schedule_));
-      }
-      add(Does::Compute, 0);
-      const Numbered& stage = numbered_[action.stage.index()];
-      const auto add_all = [&](const std::vector<std::int64_t>& exchanges) {
-        for (const std::int64_t each : exchanges) add(Does::Exchange, each);
-      };
-      if (action.op == Op::Forward) add_all(stage.forward);
-      if (action.op == Op::Backward || action.op == Op::BackwardInput) add_all(stage.backward);
-      if (action.op == Op::Backward || action.op == Op::BackwardWeight) add_all(stage.weights);
+      const bool is_pair = program[i].overlaps_next;
+      const std::array<ActionSteps, 2> pair{
+          steps_of(program, i, first, receives),
+          is_pair ? steps_of(program, i + 1, first, receives) : ActionSteps()};
+      const std::int64_t changes = add_braided(pair, steps);
+      if (!is_pair) continue;
+      beside_pass += changes;
+      ++i;
     }
     return steps;
   }
 
  private:
+  ActionSteps steps_of(const schedule::Program& program, std::size_t i, std::int64_t first,
+                       const std::set<Action>& receives) const {
+    const Action& action = program[i];
+    ActionSteps steps;
+    const auto add = [&](Does does, std::int64_t what) {
+      steps.push_back({{.does = does, .action = static_cast<std::int32_t>(i), .what = what}});
+    };
+    if (schedule::is_send(action.op)) add(Does::Send, first + message_of(action, schedule_));
+    if (!schedule::is_compute(action.op)) return steps;
+    const std::optional<Action> receive = receive_of(action);
+    if (receive && receives.contains(*receive)) {
+      add(Does::Await, first + message_of(other_end(*receive), schedule_));
+    }
+    add(Does::Compute, 0);
+    const Numbered& stage = numbered_[action.stage.index()];
+    const auto add_all = [&](const std::vector<NumberedExchange>& exchanges) {
+      std::int64_t coming = 0;
+      for (const auto& [number, awaited] : exchanges) {
+        add(Does::Exchange, number);
+        if (awaited != Awaited::InPlace) ++coming;
+        if (awaited == Awaited::Aside) steps.back().awaits = std::exchange(coming, 0);
+      }
+    };
+    if (action.op == Op::Forward) add_all(stage.forward);
+    if (action.op == Op::Backward || action.op == Op::BackwardInput) add_all(stage.backward);
+    if (action.op == Op::Backward || action.op == Op::BackwardWeight) add_all(stage.weights);
+    return steps;
+  }
+
   const schedule::Schedule& schedule_;
   std::map<std::string, std::int64_t> numbers_;
   std::vector<Numbered> numbered_;
@@ -205,7 +261,8 @@ MeshProgram mesh_program(const verify::VerifiedSchedule& verified,
     const Rank replica = mesh.ends(rank, mesh::Role::Pipe).first;
     const auto first = firsts.emplace(replica, std::ssize(firsts) * of_replica).first->second;
     const auto of_schedule = static_cast<std::size_t>(mesh.index(rank, mesh::Role::Pipe));
-    program.ranks.push_back(writer.steps(schedule.programs[of_schedule], first));
+    program.ranks.push_back(
+        writer.steps(schedule.programs[of_schedule], first, program.beside_pass.emplace_back()));
   }
   program.messages = std::ssize(firsts) * of_replica;
   return program;

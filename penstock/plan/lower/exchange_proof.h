@@ -5,6 +5,10 @@
 // exchanges, in the same order.  2. No rank waits for ever, in an exchange or for a message.
 // An exchange counts as one that all ranks are in at its start; awaits add no wait for others: what
 // all have started ends.
+// The two passes of an overlapped pair are written braided, as they run: each up to where it awaits
+// an exchange, then the other one.  A run may have the backward of a pair behind its F instead
+// (runtime/execute/executor.h), on all ranks that share the layers.  That waits for nobody else:
+// what a pair sends comes behind both.
 // That each value of an exchange fits is proved of descriptions (exchange/pieces.h).
 // Cost: linear in the number of steps of all ranks.
 #pragma once
@@ -37,7 +41,9 @@ struct MeshProgram {
   std::vector<std::vector<Rank>> groups;
   std::vector<std::int32_t> group_of;
   std::vector<std::string> names;  // Names of exchanges, by number.
-  std::int64_t messages = 0;       // Message numbers are below.
+  // How many exchanges of each rank are awaited behind what the other pass of a pair runs.
+  std::vector<std::int64_t> beside_pass;
+  std::int64_t messages = 0;  // Message numbers are below.
 };
 
 // Writes it out; `stages` by stage.  REQUIRES: a schedule of one replica, with messages, for as

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "penstock/core/text.h"
@@ -19,11 +20,37 @@ struct Place {
   std::string behind;
 };
 
+void await_in_place(PassExchanges::iterator first, PassExchanges::iterator end) {
+  std::for_each(first, end, [](PassExchange& each) { each.awaited = Awaited::InPlace; });
+}
+
 bool sends(std::optional<exchange::Action> action) { return action && exchange::sends(*action); }
 
 std::optional<exchange::Action> forward_of(const Exchange& each) {
   return exchange::action_of(each.before, each.after);
 }
+
+// Exchanges of a pass that have started and are not awaited yet.
+class Coming {
+ public:
+  explicit Coming(PassExchanges& all) : all_(all) {}
+  void start(PassExchange each) {
+    each.awaited = Awaited::Later;
+    all_.push_back(std::move(each));
+    ++count_;
+  }
+  void await_one() {
+    all_.back().awaited = Awaited::Aside;
+    --count_;
+  }
+  void await_all() {
+    while (count_ > 0) await_one();
+  }
+
+ private:
+  PassExchanges& all_;
+  std::int32_t count_ = 0;
+};
 
 // A segment, or a loss: parts of layers with exchanges between them.
 class Pass {
@@ -52,18 +79,24 @@ class Pass {
   // A part's gathers start ahead of the backward of the part behind it, and the exchanges of its
   // outputs' gradients in the midst of that.  Behind the last part there is nothing.
   void backward(PassExchanges& names, bool gathers_again) const {
-    if (!ends_in_exchange_ && gathers_again) add_gathers(places_.size(), Beside::Nothing, names);
+    Coming coming(names);
+    if (!ends_in_exchange_ && gathers_again) add_gathers(places_.size(), Beside::Nothing, coming);
     for (std::size_t i = places_.size(); i-- > 0;) {
       const bool is_last = ends_in_exchange_ && i + 1 == places_.size();
-      if (gathers_again) add_gathers(i, is_last ? Beside::Nothing : Beside::Backward, names);
+      if (!is_last) coming.await_all();
+      if (gathers_again) add_gathers(i, is_last ? Beside::Nothing : Beside::Backward, coming);
       const std::vector<Exchange>& all = *places_[i].exchanges;
+      std::set<std::size_t> values;  // Values that are coming.
       for (auto each = all.rbegin(); each != all.rend(); ++each) {
         const auto action = exchange::gradient_action_of(each->before, each->after);
+        if (action && values.erase(each->value) > 0) coming.await_one();
         if (!sends(action)) continue;
-        names.push_back({exchange::gradient_name_of(*action, places_[i].behind),
-                         is_last || !has_weights_[i + 1] ? Beside::Nothing : Beside::Weights});
+        coming.start({exchange::gradient_name_of(*action, places_[i].behind),
+                      is_last || !has_weights_[i + 1] ? Beside::Nothing : Beside::Weights});
+        values.insert(each->value);
       }
     }
+    coming.await_all();
   }
 
  private:
@@ -84,12 +117,12 @@ class Pass {
   }
 
   // Appends what was gathered ahead of a part, the one behind place `part` - 1.
-  void add_gathers(std::size_t part, Beside beside, PassExchanges& names) const {
+  void add_gathers(std::size_t part, Beside beside, Coming& coming) const {
     if (part == 0) return;
     const Place& ahead = places_[part - 1];
     for (const Exchange& each : *ahead.exchanges) {
       if (forward_of(each) != exchange::Action::AllGather) continue;
-      names.push_back({exchange::name_of(exchange::Action::AllGather, ahead.behind), beside});
+      coming.start({exchange::name_of(exchange::Action::AllGather, ahead.behind), beside});
     }
   }
 
@@ -97,7 +130,9 @@ class Pass {
                         bool& knows_sizes) {
     const bool shows = each.after.state == State::Cut && each.after.whole == 0;
     const bool asks = each.before.state == State::Cut && each.before.whole == 0;
-    if (asks && !knows_sizes) names.push_back({exchange::sizes_name_of(place.behind)});
+    if (asks && !knows_sizes) {
+      names.push_back({.name = exchange::sizes_name_of(place.behind), .awaited = Awaited::InPlace});
+    }
     knows_sizes |= shows || asks;
   }
 
@@ -117,10 +152,9 @@ StageExchanges exchanges_of(const partition::ModelMeta& model,
   bool knows_sizes = false;
   const auto add_pass = [&](const Pass& pass, bool is_recomputed) {
     pass.forward(all.forward, knows_sizes);
-    PassExchanges backward;
+    PassExchanges& backward = backwards.emplace_back();
     if (is_recomputed) pass.again(backward);
     pass.backward(backward, /*gathers_again=*/!is_recomputed);
-    backwards.push_back(std::move(backward));
   };
   for (const partition::SegmentRange& range : ranges) {
     Pass pass;
@@ -132,7 +166,10 @@ StageExchanges exchanges_of(const partition::ModelMeta& model,
   }
   Pass of_loss;
   if (!loss.empty()) of_loss.add(loss, "the loss");
+  const std::ptrdiff_t of_layers = std::ssize(all.forward);
   add_pass(of_loss, /*is_recomputed=*/false);
+  await_in_place(all.forward.begin() + of_layers, all.forward.end());
+  await_in_place(backwards.back().begin(), backwards.back().end());
   for (auto each = backwards.rbegin(); each != backwards.rend(); ++each) {
     std::ranges::move(*each, std::back_inserter(all.backward));
   }

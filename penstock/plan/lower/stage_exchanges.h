@@ -1,6 +1,8 @@
 // The exchanges that ranks which share a stage's layers come to in a pass over it, in their order.
 //
 // Some of a backward start ahead of what is computed beside them, and are awaited behind it.
+// Within an overlapped pair, the pair's other pass runs before most of them are awaited
+// (runtime/execute/braid.h).
 // They follow from the layers' pieces and from what is computed again.  The proof of a whole mesh
 // goes by them (exchange_proof.h), and so does who looks at them before a run.  The stage runs
 // these and no others: tests/train/planned_exchanges_test.cpp.  Knows no schedule and no ranks.
@@ -21,9 +23,17 @@ enum class Beside : std::uint8_t {
   Weights,   // The weights' gradients of the part behind, in a B: for gradients of its inputs.
 };
 
+// When a rank awaits an exchange that it has started.
+enum class Awaited : std::uint8_t {
+  Aside,    // It does so before the next one starts.  A pair's other pass runs first.
+  Later,    // Together with one that it starts later.
+  InPlace,  // It does so at once, and no other pass runs: see braid.h.
+};
+
 struct PassExchange {
   std::string name;  // "the all-gather behind piece 0 of layer "fc"".
   Beside beside = Beside::Nothing;
+  Awaited awaited = Awaited::Aside;
 
   friend bool operator==(const PassExchange&, const PassExchange&) = default;
 };
@@ -35,7 +45,7 @@ struct StageExchanges {
   // Exchanges of a B, or of an I.  Those of gradients that no layer before wants are left out in a
   // run, on all ranks alike.
   PassExchanges backward;
-  // What comes behind a B, or a W: sums of gradients, where they are invariant.
+  // What comes behind a B, or a W: sums of gradients, where they are invariant.  In place.
   PassExchanges weights = {};
 };
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/exception_text.h"
+#include "penstock/runtime/execute/braid.h"
+#include "penstock/runtime/execute/braided_events.h"
 #include "penstock/runtime/execute/device_events.h"
 #include "penstock/runtime/execute/handed_values.h"
 #include "penstock/runtime/execute/stand_ins.h"
@@ -40,6 +43,18 @@ class RecordedRun {
   }
   RecordedRun(const RecordedRun&) = delete;
   RecordedRun& operator=(const RecordedRun&) = delete;
+
+ private:
+  Progress& progress_;
+};
+
+// The pair that a rank runs, while it does.
+class RunningPair {
+ public:
+  RunningPair(Progress& progress, Braid& braid) : progress_(progress) { progress.braid = &braid; }
+  ~RunningPair() { progress_.braid = nullptr; }
+  RunningPair(const RunningPair&) = delete;
+  RunningPair& operator=(const RunningPair&) = delete;
 
  private:
   Progress& progress_;
@@ -195,6 +210,21 @@ struct Executor::Impl {
     hook(instruction).after_compute();
   }
 
+  // The number of the backward, if the instruction is the F of a pair that runs braided.
+  std::optional<std::int32_t> braided_with(std::int32_t index) const {
+    const Instruction& first = plan.instructions[static_cast<std::size_t>(index)];
+    if (first.kind != Kind::Forward || !first.action.overlaps_next) return {};
+    auto second = static_cast<std::size_t>(index) + 1;
+    while (!schedule::is_compute(plan.instructions[second].action.op)) ++second;
+    const Instruction& behind = plan.instructions[second];
+    if (stand_ins.replace_any(first.action.op, behind.action.op)) return {};
+    const auto stage_of = [&](const Instruction& each) -> const stage::Stage& {
+      return *chunks[static_cast<std::size_t>(each.chunk)];
+    };
+    if (!stage_of(behind).may_be_left_for(stage_of(first))) return {};
+    return static_cast<std::int32_t>(second);
+  }
+
   // Runs one instruction; `event`, if any, learns when its input had come, and what it sent.
   void execute(const Instruction& instruction, const StepInputs& step, Event* event) {
     const Ran ran = stand_ins.run(instruction, [this, &step](const Instruction& each) {
@@ -280,6 +310,7 @@ struct Executor::Impl {
   StepClock clock{device};
   std::mutex taking;
   StandIns stand_ins;
+  std::optional<Braid> braid;  // Made for the first pair.
   StepResult result;
 };
 
@@ -307,6 +338,7 @@ StepResult Executor::run(const StepInputs& inputs) {
   impl_->result.outputs.assign(microbatches, {});
   events_.clear();
   exchanges_.clear();
+  braided_.clear();
   if (recording_) events_.reserve(plan_->instructions.size() + 1);
   Progress& progress = impl_->progress;
   progress.plan.store(plan_.get(), std::memory_order_release);
@@ -321,20 +353,16 @@ StepResult Executor::run(const StepInputs& inputs) {
     impl_->values->mailbox().begin(inputs.inputs);
     std::optional<RecordedRun> recorded;
     if (recording_) recorded.emplace(progress, impl_->clock, exchanges_);
-    for (const Instruction& instruction : plan_->instructions) {
-      progress.instruction.store(index, std::memory_order_relaxed);
-      if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
-      if (recording_) {
-        Event& event = begin_event(index);
-        impl_->execute(instruction, inputs, &event);
-        say_ran(progress, instruction);
-        event.end_ns = impl_->clock.mark();
+    while (index < std::ssize(plan_->instructions)) {
+      if (const auto second = impl_->braided_with(index)) {
+        const std::int32_t first = index;
+        run_braided(first, *second, inputs, index);
+        for (index = first + 1; index < *second; ++index) run_one(index, inputs);
+        ++index;
       } else {
-        impl_->execute(instruction, inputs, nullptr);
-        say_ran(progress, instruction);
+        run_one(index, inputs);
+        ++index;
       }
-      progress.counter.fetch_add(1, std::memory_order_relaxed);
-      ++index;
     }
     Event* const end = recording_ ? &begin_event(index) : nullptr;
     impl_->finish(inputs);
@@ -347,6 +375,74 @@ StepResult Executor::run(const StepInputs& inputs) {
   }
   recording_ = false;
   return std::move(impl_->result);
+}
+
+void Executor::run_one(std::int32_t index, const StepInputs& inputs) {
+  Progress& progress = impl_->progress;
+  const Instruction& instruction = plan_->instructions[static_cast<std::size_t>(index)];
+  progress.instruction.store(index, std::memory_order_relaxed);
+  if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
+  Event* const event = recording_ ? &begin_event(index) : nullptr;
+  impl_->execute(instruction, inputs, event);
+  say_ran(progress, instruction);
+  if (event != nullptr) event->end_ns = impl_->clock.mark();
+  progress.advance();
+}
+
+void Executor::run_braided(std::int32_t first, std::int32_t second, const StepInputs& inputs,
+                           std::int32_t& index) {
+  struct Half {
+    std::int32_t index;
+    Event* event = nullptr;
+    bool has_begun = false;
+    bool is_over = false;
+  };
+  std::array<Half, 2> both{Half{first}, Half{second}};
+  Progress& progress = impl_->progress;
+  if (recording_) {
+    braided_.emplace_back(events_.size());
+    for (Half& each : both) each.event = &begin_event(each.index);
+  }
+  const auto instruction_of = [&](const Half& half) -> const Instruction& {
+    return plan_->instructions[static_cast<std::size_t>(half.index)];
+  };
+  std::optional<std::int32_t> failing;
+  const auto run = [&](Half& mine) {
+    try {
+      const Instruction& instruction = instruction_of(mine);
+      if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
+      mine.has_begun = true;
+      impl_->execute(instruction, inputs, mine.event);
+      say_ran(progress, instruction);
+      progress.advance();
+      mine.is_over = true;
+    } catch (...) {
+      if (!failing) failing = mine.index;
+      throw;
+    }
+  };
+  const auto turn_to = [&](const Half& mine, const Half& other) {
+    if (recording_) braided_.back().turn(impl_->clock.mark());
+    progress.instruction.store(mine.index, std::memory_order_relaxed);
+    if (mine.has_begun && other.is_over) impl_->hook(instruction_of(mine)).before_compute();
+  };
+  if (!impl_->braid) impl_->braid.emplace();
+  const RunningPair running(progress, *impl_->braid);
+  auto& [forward, backward] = both;
+  try {
+    impl_->braid->run({.first = [&] { run(forward); },
+                       .second = [&] { run(backward); },
+                       .runs =
+                           [&](Braid::Half half) {
+                             half == Braid::Half::First ? turn_to(forward, backward)
+                                                        : turn_to(backward, forward);
+                           }});
+  } catch (...) {
+    index = failing.value_or(first);
+    progress.instruction.store(index, std::memory_order_relaxed);
+    throw;
+  }
+  if (recording_) braided_.back().turn(impl_->clock.mark());
 }
 
 Event& Executor::begin_event(std::int32_t index) {
@@ -364,6 +460,7 @@ void Executor::end_recording() {
       *time = clock.ns(*time);
     }
   }
+  for (const BraidedEvents& each : braided_) each.part(events_, clock);
   for (ExchangeTimes& each : exchanges_) {
     for (std::int64_t* time : {&each.start_ns, &each.begun_ns, &each.awaited_ns, &each.end_ns}) {
       *time = clock.ns(*time);

@@ -3,6 +3,10 @@
 // train/ makes one per plan (training, evaluation, generation), all over the same stages.  Short on
 // purpose: the plan has decided every peer, tag and buffer, and the executor knows no schedule by
 // name.
+// An overlapped pair whose backward's stage shares layers with other ranks runs braided (braid.h).
+// Not where something stands in for it, and not where Stage::may_be_left_for() forbids it; then its
+// F runs, then its backward.  All ranks that share the layers decide alike.  Neither way changes
+// who waits for whom outside of the pair, since what a pair sends comes behind both.
 // Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; they
 // may differ from microbatch to microbatch and from step to step; what is not on the stages' device
 // is copied there.
@@ -25,6 +29,8 @@
 #include "penstock/runtime/stage/stage.h"
 
 namespace penstock::execute {
+
+class BraidedEvents;
 
 // Whether a run is the last that adds to the gradients of a step.
 enum class Accumulation : std::uint8_t { Ends, GoesOn };
@@ -97,7 +103,7 @@ class Executor {
   void await_device();
 
   // Calls `instead` from now on at actions of this op, or at overlapped pairs, which then are not
-  // an F and a B any more.
+  // an F and a backward any more, nor braided.
   // REQUIRES: `op` is no SEND or RECV.
   void replace(schedule::Op op, Instead instead);
   void replace_pairs(Instead instead);
@@ -110,6 +116,10 @@ class Executor {
 
  private:
   struct Impl;
+  void run_one(std::int32_t index, const StepInputs& inputs);
+  // Runs the pair whose F and backward have these numbers; `index` gets that of the one that fails.
+  void run_braided(std::int32_t first, std::int32_t second, const StepInputs& inputs,
+                   std::int32_t& index);
   // The event of what the plan has there, or of its end, which begins.
   Event& begin_event(std::int32_t index);
   void end_recording();
@@ -121,6 +131,7 @@ class Executor {
   std::shared_ptr<const lower::Plan> plan_;
   bool recording_ = false;
   std::vector<Event> events_;
+  std::vector<BraidedEvents> braided_;
   std::vector<ExchangeTimes> exchanges_;
   std::unique_ptr<Impl> impl_;
 };

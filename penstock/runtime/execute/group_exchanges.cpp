@@ -11,6 +11,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/exception_text.h"
 #include "penstock/runtime/comm/ordered_sum.h"
+#include "penstock/runtime/execute/braid.h"
 #include "penstock/runtime/execute/step_clock.h"
 
 namespace penstock::execute {
@@ -74,12 +75,17 @@ void GroupExchanges::for_others(const Action& action) const {
 class GroupExchanges::Started : public stage::StartedExchange {
  public:
   // It began at `start_ns`.
-  Started(Progress& progress, const char* name, std::int64_t start_ns, Halves halves)
+  Started(Progress& progress, const stage::AskedExchange& asked, std::int64_t start_ns,
+          Halves halves)
       : progress_(progress),
-        times_{.name = name, .start_ns = start_ns, .begun_ns = mark_of(progress)},
-        halves_(std::move(halves)) {}
+        times_{.name = asked.name, .start_ns = start_ns, .begun_ns = mark_of(progress)},
+        braid_(asked.waits == stage::Waits::Aside ? progress.braid : nullptr),
+        halves_(std::move(halves)) {
+    if (braid_ != nullptr) braid_->note_start();
+  }
 
   at::Tensor await() override {
+    if (braid_ != nullptr) braid_->step_aside();
     const at::NoGradGuard no_grad;
     const ExchangeMark mark(progress_, times_.name, ExchangeMark::Half::Await);
     times_.awaited_ns = mark_of(progress_);
@@ -94,6 +100,7 @@ class GroupExchanges::Started : public stage::StartedExchange {
  private:
   Progress& progress_;
   ExchangeTimes times_;
+  Braid* braid_;  // Null: it is awaited in place.
   Halves halves_;
 };
 
@@ -105,7 +112,7 @@ std::unique_ptr<stage::StartedExchange> GroupExchanges::start(const stage::Asked
   return named(asked.name, [&] {
     Halves halves = started(asked, value);
     halves.messages->begin();
-    return std::make_unique<Started>(progress_, asked.name, start_ns, std::move(halves));
+    return std::make_unique<Started>(progress_, asked, start_ns, std::move(halves));
   });
 }
 

@@ -2,7 +2,9 @@
 //
 // A RankModel gives them to its stages.  Sums are added in halves of the ranks (ordered_sum.h), so
 // every rank has the same bits of what all have.  Parts may have different sizes; nothing is
-// padded.  Knows no layers: a name is all that it has of them.
+// padded.  Who awaits one within an overlapped pair lets the pair's other pass run first
+// (braid.h); the pair is the Progress's, which knows what its rank is at.
+// Knows no layers: a name is all that it has of them.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -25,6 +27,7 @@ class GroupExchanges : public stage::Exchanges {
   const partition::Share& share() const override { return share_; }
   std::unique_ptr<stage::StartedExchange> start(const stage::AskedExchange& asked,
                                                 const at::Tensor& value) override;
+  // Waits in place.
   std::int64_t sum(std::int64_t part, const char* name) override;
 
  private:

@@ -48,6 +48,7 @@ inline std::int64_t now_ns() {
 }
 
 class StepClock;
+class Braid;
 
 // When an exchange of a layer held its rank: while it was begun, and from when its result was
 // needed until that was there.
@@ -84,6 +85,9 @@ struct Progress {
   // The writer's record of exchanges that are over, by marks of the clock; null: nobody records.
   std::vector<ExchangeTimes>* exchanges = nullptr;
   StepClock* clock = nullptr;
+  // The writer's overlapped pair, whose passes step aside where they would wait for an exchange;
+  // null: none is running.
+  Braid* braid = nullptr;
   // The host's clock, in nanoseconds.
   std::function<std::int64_t()> host_clock = now_ns;
 

@@ -27,7 +27,8 @@ class StageHooks {
   virtual void unshard() {}
   virtual void reshard() {}
 
-  // The stage's layers run in between: an F, B, I or W.
+  // The stage's layers run in between: an F, B, I or W.  In a braided pair (braid.h) both begin
+  // before one ends, and the other one then begins once more.
   virtual void before_compute() {}
   virtual void after_compute() {}
 

@@ -34,6 +34,12 @@ class StandIns {
   }
   void replace_pairs(Instead instead) { of_pairs_ = std::move(instead); }
 
+  // Whether something stands in for the two of a pair, or for one of them.
+  bool replace_any(schedule::Op first, schedule::Op second) const {
+    return of_pairs_ || of_ops_[static_cast<std::size_t>(first)] ||
+           of_ops_[static_cast<std::size_t>(second)];
+  }
+
   // Forgets a pair of which the first half has come.
   void begin_anew() { first_of_pair_ = nullptr; }
 

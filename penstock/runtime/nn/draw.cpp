@@ -62,6 +62,7 @@ DrawScope::DrawScope(const DrawPlace& place, OwnGenerators* own, TorchDraws torc
 DrawScope::~DrawScope() { innermost() = outer_; }
 
 DrawScope* DrawScope::current() { return innermost(); }
+void DrawScope::set_current(DrawScope* scope) { innermost() = scope; }
 
 at::Generator& DrawScope::generator(c10::Device device) {
   const auto made = std::ranges::find(generators_, device, &OfDevice::device);

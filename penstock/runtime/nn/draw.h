@@ -37,6 +37,7 @@ struct DrawPlace {
 class OwnGenerators {
  public:
   void note(at::Generator generator);  // Unless it is there.
+  bool empty() const { return noted_.empty(); }
   // Gives each the state that is noted, and notes the one that it had.
   void exchange();
 
@@ -62,6 +63,8 @@ class DrawScope {
 
   // The innermost one of this thread; null: there is none.
   static DrawScope* current();
+  // Called by whoever changes between passes that run on one thread by turns (execute/braid.h).
+  static void set_current(DrawScope* scope);
 
   const DrawPlace& place() const { return place_; }
   TorchDraws torchs() const { return torchs_; }

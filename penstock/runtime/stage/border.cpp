@@ -59,8 +59,8 @@ nn::Values StartedValues::await() {
 }
 
 Border::Border(std::vector<Exchange> exchanges, std::size_t ahead, const std::string& behind,
-               std::shared_ptr<Exchanges> ranks)
-    : ranks_(std::move(ranks)) {
+               std::shared_ptr<Exchanges> ranks, Waits waits)
+    : ranks_(std::move(ranks)), waits_(waits) {
   for (Exchange& each : exchanges) {
     each.value += ahead;
     const auto backward = gradient_action(each);
@@ -114,9 +114,12 @@ at::Tensor Border::run(Action action, const Held& parts, const at::Tensor& value
 std::unique_ptr<StartedExchange> Border::start(Action action, const Held& parts,
                                                const at::Tensor& value, std::int64_t whole,
                                                const char* name) const {
-  return ranks_->start(
-      {.action = action, .dimension = parts.dimension, .whole = whole, .name = name},
-      value.detach());
+  return ranks_->start({.action = action,
+                        .dimension = parts.dimension,
+                        .whole = whole,
+                        .name = name,
+                        .waits = waits_},
+                       value.detach());
 }
 
 nn::Values Border::exchanged(const nn::Values& given, SampleSizes& sizes) const {

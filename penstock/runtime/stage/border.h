@@ -46,7 +46,7 @@ class Border {
   Border() = default;  // Nothing is exchanged.
   // `ahead`: how many values come before the piece's: skips.  `behind`: "piece 0 of layer "fc"".
   Border(std::vector<exchange::Exchange> exchanges, std::size_t ahead, const std::string& behind,
-         std::shared_ptr<Exchanges> ranks);
+         std::shared_ptr<Exchanges> ranks, Waits waits = Waits::Aside);
 
   bool exchanges() const { return !exchanges_.empty(); }
 
@@ -89,6 +89,7 @@ class Border {
 
   std::vector<Named> exchanges_;
   std::shared_ptr<Exchanges> ranks_;
+  Waits waits_ = Waits::Aside;
 };
 
 }  // namespace penstock::stage

@@ -12,11 +12,15 @@
 
 namespace penstock::stage {
 
+// Whether the other pass of an overlapped pair runs until the result is needed (execute/braid.h).
+enum class Waits : std::uint8_t { Aside, InPlace };
+
 struct AskedExchange {
   exchange::Action action;     // One that sends.
   std::int64_t dimension = 0;  // AllGather and ReduceScatter: that of the parts.
   std::int64_t whole = 0;      // Size of the whole along it.
   const char* name = "";       // "the all-gather behind piece 0 of layer "fc""; never ends.
+  Waits waits = Waits::Aside;
 };
 
 // An exchange that a rank has started.

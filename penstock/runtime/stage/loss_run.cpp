@@ -23,10 +23,12 @@ nn::Values with_targets(nn::Values outputs, const nn::Values& targets) {
 LossRun::LossRun(std::shared_ptr<const nn::LossPieces> loss,
                  const std::shared_ptr<Exchanges>& ranks)
     : loss_(std::move(loss)), shared_(loss_->make(ranks->share())) {
+  // In place: a microbatch without targets has no loss, on its replica alone, and all replicas
+  // change between two passes at the same places.
   auto borders = std::make_shared<Borders>();
   for (std::size_t p = 0; p < loss_->pieces.size(); ++p) {
     borders->emplace_back(loss_->pieces[p].behind, /*ahead=*/0, str("piece ", p, " of the loss"),
-                          ranks);
+                          ranks, Waits::InPlace);
   }
   borders_ = std::move(borders);
 }

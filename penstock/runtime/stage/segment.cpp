@@ -115,6 +115,7 @@ nn::Values Segment::forward_without_graph(const nn::Values& inputs, Kept& kept) 
     outputs = pass(learns ? cut_off(inputs).values : without_gradient(inputs), kept.place,
                    {.generators = &kept.before.generators()}, kept.graph.sizes);
   }
+  has_generators_ |= !kept.before.generators().empty();
   const bool changed = versions(inputs) != before;
   if (learns) learned_ = {wants_gradient(inputs), wants_gradient(outputs), changed};
   if (outputs.size() != learned_->of_outputs.size() || (changed && !learned_->changes_inputs)) {

@@ -49,6 +49,9 @@ class Segment {
   nn::Values evaluate(const nn::Values& inputs, const nn::DrawPlace& place,
                       SampleSizes& sizes) const;
 
+  // Whether recompute() gives layers another state for a while.  Known once forward() has run.
+  bool puts_state_back() const { return is_recomputed() && (!buffers_.empty() || has_generators_); }
+
   // Gives `kept` its graph, if forward() did not.
   void recompute(Kept& kept) const;
 
@@ -75,6 +78,7 @@ class Segment {
   std::shared_ptr<const Borders> borders_;  // Borders behind each.
   Activations activations_;
   std::vector<at::Tensor> buffers_;
+  bool has_generators_ = false;  // Layers draw from some of their own.
   std::optional<Learned> learned_;
 };
 

@@ -97,12 +97,18 @@ Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t f
     : id_(id),
       device_(with_index(making.device)),
       seed_(seed),
+      exchanges_(making.exchanges != nullptr),
       layers_(model, first_layer, end_layer, seed, making),
       count_(std::move(count)) {
   std::shared_ptr<Untrained> untrained;
   if (making.leaves == Leaves::ParametersOnly) untrained = std::make_shared<Untrained>(layers_);
   segments_ = make_segments(model, layers_, checkpointing, making.exchanges, untrained);
   loss_.emplace(making.exchanges, untrained);
+}
+
+bool Stage::may_be_left_for(const Stage& other) const {
+  if (!exchanges_ || layers_.need_engine()) return false;
+  return this != &other || std::ranges::none_of(segments_, &Segment::puts_state_back);
 }
 
 void Stage::begin_step(const nn::DrawPlace& place) {

@@ -79,6 +79,11 @@ class Stage {
   nn::Values backward_input(Microbatch microbatch, const nn::Values& output_gradients);
   void backward_weight(Microbatch microbatch);
 
+  // Whether the stage's passes exchange, and a backward of it may be left meanwhile for a forward
+  // of `other`.  Not in torch's engine; nor where a forward of the same layers would find the state
+  // of an earlier one, which a recomputation needs.
+  bool may_be_left_for(const Stage& other) const;
+
   const StageLayers& layers() const { return layers_; }
   // The layers' trained ones, in their order.
   const std::vector<NamedParameter>& parameters() const { return layers_.trained(); }
@@ -122,6 +127,7 @@ class Stage {
   StageId id_;
   c10::Device device_;
   std::int64_t seed_;
+  bool exchanges_;       // Ranks share its layers.
   nn::DrawPlace place_;  // Place of the step's first microbatch.
   StageLayers layers_;
   std::vector<Segment> segments_;

@@ -268,7 +268,8 @@ std::vector<lower::StageExchanges> exchanges_of_stages(const std::vector<nn::Lay
         is_last && loss.pieces() ? loss.pieces()->pieces : exchange::Pieces{}));
     if (sums == GradientSums::Invariant &&
         sums_gradients(model, partition.first_layer(stage), end)) {
-      stages.back().weights = {{str("the sum of gradients of stage ", stage)}};
+      stages.back().weights = {{.name = str("the sum of gradients of stage ", stage),
+                                .awaited = lower::Awaited::InPlace}};
     }
   }
   return stages;

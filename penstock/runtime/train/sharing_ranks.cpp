@@ -214,7 +214,10 @@ void SharingRanks::sum(const std::vector<at::Tensor>& parts, at::ScalarType type
   }
   at::Tensor all = at::cat(flat);
   if (copies == share_.of) {
-    all = exchanges_->run({.action = exchange::Action::AllReduce, .name = kSums}, all);
+    const stage::AskedExchange asked{.action = exchange::Action::AllReduce,
+                                     .name = kSums,
+                                     .waits = stage::Waits::InPlace};
+    all = exchanges_->run(asked, all);
   } else {
     communicator_.all_reduce(all, with_copies_.at(copies))->wait();
   }
