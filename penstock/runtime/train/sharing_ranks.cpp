@@ -214,9 +214,8 @@ void SharingRanks::sum(const std::vector<at::Tensor>& parts, at::ScalarType type
   }
   at::Tensor all = at::cat(flat);
   if (copies == share_.of) {
-    const stage::AskedExchange asked{.action = exchange::Action::AllReduce,
-                                     .name = kSums,
-                                     .waits = stage::Waits::InPlace};
+    const stage::AskedExchange asked{
+        .action = exchange::Action::AllReduce, .name = kSums, .waits = stage::Waits::InPlace};
     all = exchanges_->run(asked, all);
   } else {
     communicator_.all_reduce(all, with_copies_.at(copies))->wait();
