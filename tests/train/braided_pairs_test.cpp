@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,7 +81,7 @@ class BraidedPairs : public testing::Test {
 
 TEST_F(BraidedPairs, HaveTheBitsOfTheProgramWithoutThem) {
   int number = 0;
-  for (const char* schedule : {"dualpipev", "1f1b"}) {
+  for (const char* schedule : {"dualpipev", kSearched, "1f1b"}) {
     const auto [paired, plain] = paired_programs(schedule, 2, kMicrobatches, folder_);
     for (const Recomputed recomputed :
          {Recomputed::Nothing, Recomputed::Blocks, Recomputed::Selective}) {
@@ -95,6 +96,17 @@ TEST_F(BraidedPairs, HaveTheBitsOfTheProgramWithoutThem) {
       }
     }
   }
+}
+
+TEST_F(BraidedPairs, OfASearchAreOfAllKinds) {
+  std::set<schedule::Op> behind;
+  for (const auto& program : with_pairs(kSearched, 2, kMicrobatches).programs) {
+    for (std::size_t i = 0; i + 1 < program.size(); ++i) {
+      if (program[i].overlaps_next) behind.insert(program[i + 1].op);
+    }
+  }
+  EXPECT_EQ(behind, (std::set{schedule::Op::Backward, schedule::Op::BackwardInput,
+                              schedule::Op::BackwardWeight}));
 }
 
 TEST_F(BraidedPairs, HaveInvariantSums) {

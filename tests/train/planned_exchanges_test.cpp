@@ -118,7 +118,7 @@ TEST(PlannedExchanges, AreThoseThatRun) {
 // Of one stage, too.
 TEST(PlannedExchanges, OfPairsChangeWhereTheyAreAwaited) {
   const testing_support::TemporaryFolder folder;
-  for (const char* schedule : {"1f1b", "dualpipev"}) {
+  for (const char* schedule : {"1f1b", "dualpipev", kSearched}) {
     for (const auto sums : {GradientSums::AsTheyCome, GradientSums::Invariant}) {
       for (const std::int64_t interval : {0, 1}) {
         SCOPED_TRACE(str(schedule, " recomputed by ", interval));
