@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What `penstock emulate` says of steps of this machine, against what they take.
+"""What `penstock emulate` and `plan` say of steps of this machine, against what they take.
 
 Figures come from `penstock profile --device`, in every round anew: other work on the machine is in
 them as it is in the steps.  Then the runs of the round take their turns.  Layouts are those of
-the groups d512, zero/d512 and llama of bench/run.py, as configurations.  Each step's time is a
+the groups d512, zero/d512 and llama of bench/run.py, as configurations, and two whose ranks share
+layers.  A plan knows no data of its own: it prices one layout.  Each step's time is a
 median of its run, each result the median of all rounds.  Memory is that of tensors: what `penstock
 memory` tells for processors.  Prints JSON lines; progress goes to standard error.
 """
@@ -56,7 +57,11 @@ def entries() -> dict[str, dict]:
         "model": {"type": "hugging_face", "path": "llama", "weights": "random",
                   "sequence_length": 256},
     }  # fmt: skip
-    return {**pipes, **replicas, "llama/1f1b": llama}
+    shared = {
+        "d512/tensor": {**pipes["d512/1f1b"], "mesh": {"pipe": 1, "data": 1, "tensor": 2}},
+        "llama/tensor": {**llama, "mesh": {"pipe": 1, "data": 1, "tensor": 2}},
+    }
+    return {**pipes, **replicas, "llama/1f1b": llama, **shared}
 
 
 class Bench:
@@ -95,16 +100,30 @@ class Bench:
         told = json.loads(self.penstock(*words))
         return 1000 * told["step_s"], max(each["peak_bytes"] for each in told["ranks"])
 
+    def planned(self, name: str) -> float:
+        """Milliseconds of a step."""
+        config = json.loads(self.config(name).read_text())
+        schedule = {"name": "1f1b", "stages_per_rank": 1, **config.get("schedule", {})}
+        layout = {
+            "tensor": 1, **config["mesh"],
+            "zero": config.get("zero_optimization", {}).get("stage", 0),
+            "schedule": schedule["name"], "stages_per_rank": schedule["stages_per_rank"],
+            "microbatch": config["train_micro_batch_size_per_gpu"],
+        }  # fmt: skip
+        only = ",".join(f"{key}={value}" for key, value in layout.items())
+        words = ("plan", self.config(name), "--device", "here.json", "--only", only)
+        return 1000 * json.loads(self.penstock(*words, "--format", "json"))["layouts"][0]["step"]
+
     def told(self, name: str) -> int:
         told = json.loads(self.penstock("memory", self.config(name), "--json"))
         return max(each["peak"]["total"] for each in told["pipe_ranks"])
 
-    def round(self) -> dict[str, tuple[float, float, int]]:
+    def round(self) -> dict[str, tuple[float, float, float, int]]:
         self.penstock("profile", "--device", "here.json")
         results = {}
         for name in entries():
             emulated, peak = self.emulated(name)
-            results[name] = (self.measured(name), emulated, peak)
+            results[name] = (self.measured(name), emulated, self.planned(name), peak)
             print(f"{name}: {results[name][0]:.1f} ms, emulated {emulated:.1f}",
                   file=sys.stderr, flush=True)  # fmt: skip
         return results
@@ -120,13 +139,16 @@ def main() -> None:
         bench = Bench(options.build / "bin" / "penstock", Path(folder), options.steps)
         load = os.getloadavg()[0]
         rounds = [bench.round() for _ in range(options.rounds)]
-        off, memory = [], []
+        off, off_planned, memory = [], [], []
         for name in entries():
             measured = [each[name][0] for each in rounds]
             emulated = [each[name][1] for each in rounds]
             of_round = [b / a - 1 for a, b in zip(measured, emulated, strict=True)]
             off.append(statistics.median(of_round))
-            memory.append(rounds[0][name][2] / bench.told(name) - 1)
+            off_planned.append(
+                statistics.median(each[name][2] / each[name][0] - 1 for each in rounds)
+            )
+            memory.append(rounds[0][name][3] / bench.told(name) - 1)
             print(json.dumps({
                 "name": name,
                 "measured_ms": round(statistics.median(measured), 1),
@@ -135,6 +157,7 @@ def main() -> None:
                 "emulated_ms": round(statistics.median(emulated), 1),
                 "off_by": round(off[-1], 4),
                 "off_by_of_rounds": [round(each, 3) for each in of_round],
+                "planned_off_by": round(off_planned[-1], 4),
                 "memory_off_by": round(memory[-1], 4),
             }), flush=True)  # fmt: skip
         of_step = statistics.median(map(abs, off))
@@ -144,6 +167,7 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load_before_and_after": [round(load, 1), round(os.getloadavg()[0], 1)],
             "median_off_by": round(of_step, 4),
+            "median_planned_off_by": round(statistics.median(map(abs, off_planned)), 4),
             "median_memory_off_by": round(of_memory, 4),
             "met": {"step": of_step <= MEDIAN_MAX, "memory": of_memory <= MEMORY_MAX},
         }))  # fmt: skip

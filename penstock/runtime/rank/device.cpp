@@ -1,6 +1,6 @@
 #include "penstock/runtime/rank/device.h"
 
-#include <ATen/Context.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/version.h>
 
@@ -15,9 +15,11 @@ std::int32_t cuda_devices() {
   return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
 }
 
+// A torch for CUDA has guards of its devices, seen or not; at::hasCUDA() asks for a device.
 std::string why_none() {
+  const bool is_for_cuda = c10::impl::hasDeviceGuardImpl(at::kCUDA);
   return str("torch ", TORCH_VERSION,
-             at::hasCUDA() ? " sees no CUDA device here" : " is built without CUDA");
+             is_for_cuda ? " sees no CUDA device here" : " is built without CUDA");
 }
 
 }  // namespace
