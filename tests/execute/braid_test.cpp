@@ -1,6 +1,7 @@
 // Two halves of a pair take turns where they say, and end together.
 #include "penstock/runtime/execute/braid.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
@@ -144,6 +145,36 @@ TEST_F(Braids, EndBothWithTheFirstFailure) {
   EXPECT_EQ(log_, Log{});
   run(half("F", 2), half("B", 2));
   EXPECT_EQ(log_, (Log{"F0", "B0", "F1", "B1"}));
+}
+
+// Who hears of the turns may fail at any of them.
+TEST_F(Braids, EndBothWhereNobodyCanHearOfATurn) {
+  for (int failing = 0; failing < 6; ++failing) {
+    int turns = 0;
+    const auto fails = [&](Braid::Half) {
+      if (turns++ >= failing) throw Error("no turn");
+    };
+    EXPECT_EQ(message_of([&] {
+                braid_.run({.first = half("F", 3), .second = half("B", 4), .runs = fails});
+              }),
+              "no turn");
+    log_.clear();
+    run(half("F", 2), half("B", 2));
+    EXPECT_EQ(log_, (Log{"F0", "B0", "F1", "B1"})) << failing;
+  }
+}
+
+// What the thread is told between two pairs is told to both halves of the next one.
+TEST_F(Braids, ComputeAsTheirThreadIsToldTo) {
+  volatile float small = 1e-39F;
+  const auto flushes = [&] { log_.push_back(small * 1.0F == 0.0F ? "flushes" : "keeps"); };
+  run(flushes, flushes);
+  EXPECT_EQ(log_, (Log{"keeps", "keeps"}));
+  log_.clear();
+  if (!at::globalContext().setFlushDenormal(true)) GTEST_SKIP() << "no such processor";
+  run(flushes, flushes);
+  at::globalContext().setFlushDenormal(false);
+  EXPECT_EQ(log_, (Log{"flushes", "flushes"}));
 }
 
 }  // namespace

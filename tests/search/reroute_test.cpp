@@ -165,6 +165,14 @@ TEST(Reroute, RefusesWhatCannotBe) {
             "reroute: lost rank 1 is named twice");
   EXPECT_EQ(refusal({.schedule = one, .replicas = 2, .lost = {}}),
             "reroute: no rank is lost: name one or more");
+  const simulate::PerStage uneven = std::vector<std::vector<double>>{{0, 0, 1, 1}, {0, 0, 1, 1}};
+  for (const simulate::Costs& costs :
+       {simulate::Costs{.forward_exchange = uneven}, simulate::Costs{.input_exchange = uneven},
+        simulate::Costs{.backward_exchange = uneven}}) {
+    EXPECT_EQ(refusal({.schedule = one, .replicas = 2, .lost = {Rank(1)}, .costs = costs}),
+              "reroute: costs by microbatch: a replica gets other microbatches; expected a number, "
+              "or one per stage");
+  }
   EXPECT_EQ(
       refusal({.schedule = made("forward_only", 2, 4), .replicas = 2, .lost = {Rank(0)}}),
       "reroute: forward_only(ranks=2, stages=2, microbatches=4) has no backwards: a step that "

@@ -144,6 +144,31 @@ TEST(Search, BraidsForwardsAndBackwards) {
   }
 }
 
+// A pair may take less than its passes, and a B may compute less than its halves.
+TEST(Search, FindsNothingFasterThanItsBound) {
+  const simulate::Costs of_halves{.forward = 8,
+                                  .input = 4,
+                                  .weight = 4,
+                                  .forward_exchange = 1,
+                                  .input_exchange = 1,
+                                  .backward_exchange = 3};
+  const simulate::Costs of_pairs{.forward = 5,
+                                 .input = 5,
+                                 .weight = 4,
+                                 .forward_exchange = 1,
+                                 .input_exchange = 1,
+                                 .overlap = 0.5};
+  for (const simulate::Costs& costs : {of_halves, of_pairs}) {
+    const Request request{.ranks = 2,
+                          .microbatches = 4,
+                          .stages_per_rank = {2},
+                          .placements = {Placement::V},
+                          .costs = costs};
+    const Result result = search(request, {.rounds = 3});
+    EXPECT_LE(result.bound.makespan, result.simulation.makespan);
+  }
+}
+
 TEST(Search, PlacesStagesAnywhereWhereThatIsBetter) {
   std::vector<double> forward(8, 1.0);
   forward.front() = forward[1] = 2.0;  // In a loop and in a V they are on two ranks.

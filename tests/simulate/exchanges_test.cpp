@@ -109,6 +109,11 @@ TEST(Exchanges, AreAPartOfTheirPass) {
             "costs: forward_exchange: 2; it is a part of forward, which is 1");
   EXPECT_EQ(refusal({.input = 0.5, .input_exchange = 1}),
             "costs: input_exchange: 1; it is a part of input, which is 0.5");
+  // What a B without a number of its own takes, or waits, follows from its halves.
+  EXPECT_EQ(refusal({.input = 5, .backward = 1, .input_exchange = 4}),
+            "costs: backward_exchange: 3; it is a part of backward, which is 1");
+  EXPECT_EQ(refusal({.input = 4, .weight = 4, .input_exchange = 4, .backward_exchange = 7}),
+            "costs: backward_exchange: 7; it is a part of backward, which is 4");
 }
 
 }  // namespace

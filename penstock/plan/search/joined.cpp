@@ -6,6 +6,9 @@ namespace penstock::search {
 
 Joined::Joined(const Chains& chains, const simulate::Costs& costs)
     : chains_(chains), hides_(costs.has_exchanges()), overlap_(costs.overlap) {
+  const auto least = [share = std::min(1.0, overlap_)](const simulate::PassCost& cost) {
+    return share * (cost.time - cost.exchange);
+  };
   for (std::size_t s = 0; s < chains.stages(); ++s) {
     for (std::size_t m = 0; m < chains.microbatches(s); ++m) {
       const auto pass = [&](schedule::Op op) {
@@ -16,12 +19,12 @@ Joined::Joined(const Chains& chains, const simulate::Costs& costs)
       for (const Kind kind : kEveryKind) {
         const simulate::PassCost half = pass(op_of(kind));
         halves_[index(kind)].push_back(half);
-        least_[index(kind)].push_back(half.time - half.exchange);
+        least_[index(kind)].push_back(least(half));
       }
       whole_.push_back(pass(schedule::Op::Backward));
       double& input = least_[index(Kind::Input)].back();
       const double halves = input + least_[index(Kind::Weight)].back();
-      input -= std::max(0.0, halves - (whole_.back().time - whole_.back().exchange));
+      input -= std::max(0.0, halves - least(whole_.back()));
     }
   }
 }

@@ -48,7 +48,9 @@ bool is_by_microbatch(const Costs& costs) {
     return std::ranges::any_of(numbers.rows(), [](const auto& row) { return row.size() > 1; });
   };
   return is(costs.forward) || is(costs.input) || is(costs.weight) || is(costs.message) ||
-         is(costs.activation) || (costs.backward && is(*costs.backward));
+         is(costs.activation) || (costs.backward && is(*costs.backward)) ||
+         is(costs.forward_exchange) || is(costs.input_exchange) ||
+         (costs.backward_exchange && is(*costs.backward_exchange));
 }
 
 void check_ranks(const LostRanks& loss, std::vector<std::string>& texts) {
@@ -239,13 +241,14 @@ class Ordering {
 
 // What no order can beat; 0 where a backward may cost less than its halves.
 double enough(const Problem& problem, const Order& order) {
-  if (problem.costs().backward) return 0.0;
+  const Costs hidden = simulate::without_exchanges(problem.costs());
+  if (hidden.backward) return 0.0;
   const Schedule actions = problem.schedule_of(order);
   const simulate::Work work{
       .actions = actions,
       .homes = problem.chains().homes(),
       .memory_max = std::vector<double>(problem.ranks(), problem.memory_max())};
-  const double bound = highest(lower_bounds(work, problem.costs())).makespan;
+  const double bound = highest(lower_bounds(work, hidden)).makespan;
   return (bound - problem.costs().optimizer) * (1.0 + kRounding);
 }
 

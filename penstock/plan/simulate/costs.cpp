@@ -43,6 +43,19 @@ PerStage combined(const PerStage& a, const PerStage& b, Function function) {
   return PerStage(std::move(rows));
 }
 
+// What B takes, and what of it is exchanges, of costs that may leave out either.
+PerStage whole_backward(const Costs& costs) {
+  if (costs.backward) return *costs.backward;
+  const auto least = [](double part, double by) { return std::min(part, by); };
+  return combined(combined(costs.input, costs.weight, std::plus<>()),
+                  combined(costs.input_exchange, costs.weight, least), std::minus<>());
+}
+PerStage whole_exchange(const Costs& costs) {
+  if (costs.backward_exchange) return *costs.backward_exchange;
+  const auto left = [](double part, double by) { return std::max(0.0, part - by); };
+  return combined(costs.input_exchange, costs.weight, left);
+}
+
 // Sums of parts may differ from the sum of all by so much, as a share.
 constexpr double kRounding = 1e-9;
 
@@ -147,17 +160,18 @@ PairCost cost_of_pair(const PassCost& forward, const PassCost& backward, double 
 
 Costs without_exchanges(const Costs& costs) {
   if (!costs.has_exchanges()) return costs;
-  const auto less = [](const PerStage& times, const PerStage& exchanges) {
-    return combined(times, exchanges, [](double time, double part) { return time - part; });
+  // Whatever is hidden is in a pair, which takes a share.
+  const double share = std::min(1.0, costs.overlap);
+  const auto less = [&](const PerStage& times, const PerStage& exchanges) {
+    return combined(times, exchanges,
+                    [&](double time, double part) { return share * std::max(0.0, time - part); });
   };
   Costs hidden = costs;
   hidden.forward = less(costs.forward, costs.forward_exchange);
   hidden.input = less(costs.input, costs.input_exchange);
-  if (costs.backward) {
-    const auto left = [](double part, double by) { return std::max(0.0, part - by); };
-    hidden.backward =
-        less(*costs.backward,
-             costs.backward_exchange.value_or(combined(costs.input_exchange, costs.weight, left)));
+  hidden.weight = less(costs.weight, 0.0);
+  if (costs.backward || costs.backward_exchange) {
+    hidden.backward = less(whole_backward(costs), whole_exchange(costs));
   }
   hidden.forward_exchange = hidden.input_exchange = 0.0;
   hidden.backward_exchange.reset();
@@ -219,11 +233,8 @@ std::vector<std::string> misfits(const Costs& costs, const schedule::Schedule& s
   if (texts.empty()) {
     check_exchange("forward_exchange", costs.forward_exchange, "forward", costs.forward, texts);
     check_exchange("input_exchange", costs.input_exchange, "input", costs.input, texts);
-    if (costs.backward_exchange) {
-      check_exchange("backward_exchange", *costs.backward_exchange, "backward",
-                     costs.backward.value_or(combined(costs.input, costs.weight, std::plus<>())),
-                     texts);
-    }
+    check_exchange("backward_exchange", whole_exchange(costs), "backward", whole_backward(costs),
+                   texts);
   }
   check_number("overlap", costs.overlap, texts);
   check_number("latency", costs.latency, texts);

@@ -3,6 +3,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <cfenv>
 #include <exception>
 #include <utility>
 
@@ -37,8 +38,11 @@ class OfHalf {
 }  // namespace
 
 struct Braid::Pair {
+  explicit Pair(const Halves& both) : halves(both) { std::fegetenv(&arithmetic); }
+
   const Halves& halves;
   OfHalf at_begin = {};
+  std::fenv_t arithmetic = {};  // How the thread rounds, and whether it flushes.
   Half running = Half::First;
   bool has_begun = false;    // The second one.
   bool has_started = false;  // The running half, since it last went on.
@@ -46,9 +50,10 @@ struct Braid::Pair {
   bool second_is_over = false;
   std::exception_ptr failure = nullptr;  // The first one.
 
-  void run(const std::function<void()>& half) {
+  // What is thrown there ends both halves, where they stand.
+  void run(const std::function<void()>& part) {
     try {
-      half();
+      part();
     } catch (...) {
       if (!failure) failure = std::current_exception();
     }
@@ -57,10 +62,12 @@ struct Braid::Pair {
 
 void Braid::run(const Halves& halves) {
   PENSTOCK_CHECK(pair_ == nullptr, "a pair within a pair");
-  Pair pair{.halves = halves};
+  Pair pair(halves);
   pair_ = &pair;
-  halves.runs(Half::First);
-  pair.run(halves.first);
+  pair.run([&] {
+    halves.runs(Half::First);
+    halves.first();
+  });
   pair.first_is_over = true;
   const bool is_left = pair.has_begun ? !pair.second_is_over : !pair.failure;
   if (is_left) run_second();
@@ -90,12 +97,13 @@ void Braid::run_second() {
   Pair& pair = *pair_;
   const OfHalf mine;
   pair.running = Half::Second;
-  pair.halves.runs(Half::Second);
+  pair.run([&] { pair.halves.runs(Half::Second); });
   if (pair.has_begun) {
     second_.go_on();
-  } else {
+  } else if (!pair.failure) {
     pair.has_begun = true;
     second_.begin([&pair] {
+      std::fesetenv(&pair.arithmetic);  // The stack has that of the pair before.
       pair.at_begin.put_back();
       pair.run(pair.halves.second);
       pair.second_is_over = true;
@@ -103,7 +111,7 @@ void Braid::run_second() {
   }
   mine.put_back();
   pair.running = Half::First;
-  if (!pair.first_is_over) pair.halves.runs(Half::First);
+  if (!pair.first_is_over) pair.run([&] { pair.halves.runs(Half::First); });
 }
 
 }  // namespace penstock::execute

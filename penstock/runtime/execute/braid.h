@@ -9,7 +9,8 @@
 // microbatch without targets leaves out on its replica alone.
 // The second pass has a stack of its own, and the thread is one: what a thread has for itself, an
 // observer of operators, its part of OpenMP, a device's current stream, is that of both.  A change
-// costs less than a microsecond.  Grad mode, dispatch keys and the DrawScope are each pass's own.
+// costs less than a microsecond.  Grad mode, dispatch keys and the DrawScope are each pass's own;
+// both begin with how the thread rounds and whether it flushes.
 // Thread safety: one thread.
 // Source: STP (arXiv 2510.27257), whose braids are made by hand for each kind of layer.
 #pragma once
@@ -35,7 +36,7 @@ class Braid {
   };
 
   // Runs both.
-  // Throws: what the half that has failed first threw.  The other one ends at the wait that it
+  // Throws: what failed first, in a half or in `runs`.  The other one ends at the wait that it
   // stands in, or does not begin.
   void run(const Halves& halves);
 

@@ -50,7 +50,8 @@ class Segment {
                       SampleSizes& sizes) const;
 
   // Whether recompute() gives layers another state for a while.  Known once forward() has run.
-  bool puts_state_back() const { return is_recomputed() && (!buffers_.empty() || has_generators_); }
+  bool puts_buffers_back() const { return is_recomputed() && !buffers_.empty(); }
+  bool puts_generators_back() const { return is_recomputed() && has_generators_; }
 
   // Gives `kept` its graph, if forward() did not.
   void recompute(Kept& kept) const;

@@ -108,7 +108,8 @@ Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t f
 
 bool Stage::may_be_left_for(const Stage& other) const {
   if (!exchanges_ || layers_.need_engine()) return false;
-  return this != &other || std::ranges::none_of(segments_, &Segment::puts_state_back);
+  if (std::ranges::any_of(segments_, &Segment::puts_generators_back)) return false;
+  return this != &other || std::ranges::none_of(segments_, &Segment::puts_buffers_back);
 }
 
 void Stage::begin_step(const nn::DrawPlace& place) {

@@ -80,8 +80,8 @@ class Stage {
   void backward_weight(Microbatch microbatch);
 
   // Whether the stage's passes exchange, and a backward of it may be left meanwhile for a forward
-  // of `other`.  Not in torch's engine; nor where a forward of the same layers would find the state
-  // of an earlier one, which a recomputation needs.
+  // of `other`.  Not in torch's engine; nor where a forward would find the state of an earlier one,
+  // which a recomputation needs: buffers of the same layers, or a generator, which any may share.
   bool may_be_left_for(const Stage& other) const;
 
   const StageLayers& layers() const { return layers_; }
