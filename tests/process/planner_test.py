@@ -476,5 +476,19 @@ class Documentation(PlannerTest):
         self.penstock("simulate", "1f1b", *SIZES, "--costs", "costs.json")
 
 
+class Search(PlannerTest):
+    def test_a_gap_above_nothing_is_no_number(self) -> None:
+        """Pairs may hide all of a pass that is one exchange."""
+        costs = ("--forward-exchange", 1, "--input-exchange", 1, "--weight", 0)
+        ask = ("search", "--ranks", 1, "--microbatches", 2, "--rounds", 1, *costs)
+
+        def refuse(word: str) -> None:
+            self.fail(f"{word} is no JSON")
+
+        told = json.loads(self.penstock(*ask, "--json").out, parse_constant=refuse)
+        self.assertEqual((told["lower_bound"], told["gap"]), (0, None))
+        self.assertIn("no bound is known", self.penstock(*ask).out)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

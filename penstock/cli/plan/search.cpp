@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <ranges>
 
@@ -124,7 +125,9 @@ std::string result_text(const Result& result) {
   std::vector<TextRow> rows = {
       {"makespan", significant(simulation.makespan),
        is_optimal ? "optimal"
-                  : str("at most ", percent(result.gap()), " above the fastest that there can be")},
+       : std::isfinite(result.gap())
+           ? str("at most ", percent(result.gap()), " above the fastest that there can be")
+           : "no bound is known"},
       {"bound", significant(result.bound.makespan),
        str(result.bound.name, ": ", result.bound.meaning)}};
   if (result.placed_bound.makespan > result.bound.makespan) {
@@ -159,7 +162,7 @@ std::string result_json(const Result& result) {
   return str(
       "{\n  \"makespan\": ", shortest(simulation.makespan),
       ",\n  \"lower_bound\": ", shortest(result.bound.makespan),
-      ",\n  \"gap\": ", shortest(result.gap()),
+      ",\n  \"gap\": ", std::isfinite(result.gap()) ? shortest(result.gap()) : "null",
       ",\n  \"optimal\": ", result.is_optimal() ? "true" : "false",
       ",\n  \"bound\": ", bound_object(result.bound),
       ",\n  \"placed_bound\": ", bound_object(result.placed_bound),
