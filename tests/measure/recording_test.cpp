@@ -60,10 +60,10 @@ TEST(Recording, RanksThatShareLayersHaveAColumn) {
 
 const std::string kExchanges =
     "# exchanges\n"
-    "step,rank,start_ns,begun_ns,awaited_ns,end_ns,exchange\n"
-    "1,0,5,6,20,25,the all-gather behind piece 0 of layer \"a, b\"\n"
-    "1,0,10,12,12,30,the sum\n"
-    "1,1,5,5,5,99,the sum\n"
+    "step,rank,start_ns,begun_ns,awaited_ns,end_ns,action,exchange\n"
+    "1,0,5,6,20,25,0F0,the all-gather behind piece 0 of layer \"a, b\"\n"
+    "1,0,10,12,12,30,0B0,the sum\n"
+    "1,1,5,5,5,99,1F0,the sum\n"
     "# 6 events, 3 exchanges\n";
 
 TEST(Recording, ExchangesHaveATableIfThereAreAny) {
@@ -73,9 +73,21 @@ TEST(Recording, ExchangesHaveATableIfThereAreAny) {
   ASSERT_EQ(recording.exchanges.size(), 3U);
   EXPECT_EQ(recording.exchanges[0].name, "the all-gather behind piece 0 of layer \"a, b\"");
   EXPECT_EQ(recording.exchanges[0].awaited_ns, 20);
+  EXPECT_EQ(recording.exchanges[1].action, schedule::parse_action("0B0"));
   EXPECT_EQ(exchanges_of(recording, Rank(0), 1).size(), 2U);
   EXPECT_EQ(exchanges_of(recording, Rank(1), 1).size(), 1U);
   EXPECT_TRUE(exchanges_of(recording, Rank(0), 2).empty());
+}
+
+TEST(Recording, ExchangesOfOlderFilesHaveNoAction) {
+  std::string exchanges = kExchanges;
+  for (const std::string part : {"action,", "0F0,", "0B0,", "1F0,"}) {
+    exchanges.erase(exchanges.find(part), part.size());
+  }
+  const std::string text = with("# 6 events\n", exchanges);
+  const Recording recording = parse_recording(text, "t.csv");
+  EXPECT_EQ(to_text(recording), text);
+  EXPECT_FALSE(recording.exchanges[0].action.has_value());
 }
 
 TEST(Recording, ErrorsOfExchangesNameTheLine) {
@@ -86,12 +98,16 @@ TEST(Recording, ErrorsOfExchangesNameTheLine) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect("1,0,5,6", "1,0,6,5", "t.csv:15: expected a time not before the one ahead, found \"5\"");
-  expect("99,the sum", "99,", "expected the name of an exchange");
-  expect("99,the sum", "99", "t.csv:17: expected 7 values");
-  expect("99,the sum", "100,the sum", "expected an exchange within what rank 1 recorded of step 1");
+  expect("99,1F0,the sum", "99,1F0,", "expected the name of an exchange");
+  expect("99,1F0,the sum", "99,1F0",
+         "t.csv:17: expected an action and the name of its exchange, found \"1F0\"");
+  expect("99,1F0,the sum", "100,1F0,the sum",
+         "expected an exchange within what rank 1 recorded of step 1");
   expect("1,1,5", "2,1,5", "expected an exchange within what rank 1 recorded of step 2");
-  expect("30,the sum", "24,the sum", "expected the exchanges of a rank as they ended");
+  expect("30,0B0,the sum", "24,0B0,the sum", "expected the exchanges of a rank as they ended");
   expect("1,1,5", "1,0,5", "within what rank 0 recorded");
+  expect("0B0,the sum", "0X0,the sum", "t.csv:16: ");
+  expect("action,exchange", "what,exchange", "expected \"step,rank,");
   expect("3 exchanges", "2 exchanges", "expected \"# 6 events, 3 exchanges\", found");
   expect("1,0,10", "0,0,10", "expected a step, found \"0\"");
 }

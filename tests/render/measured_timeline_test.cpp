@@ -87,6 +87,8 @@ TEST(MeasuredTimeline, ExchangesAreBesideWhatAskedForThem) {
   add("under way, too", 6, 7);
   add("second", 5, 8);
   add("third", 8, 9);
+  add("of a pass that took turns with another", 9, 10);
+  recording.exchanges.back().action = schedule::parse_action("0F0");
   const measure::MeasuredStep step = measure::measured_step(recording, schedule, 1, 0);
   EXPECT_NEAR(step.exchanges[0][0].held(), 3e-6, 1e-9);
   EXPECT_NEAR(step.exchanges[0][0].beside(), 1 - 3e-6, 1e-9);
@@ -98,8 +100,10 @@ TEST(MeasuredTimeline, ExchangesAreBesideWhatAskedForThem) {
       bars.push_back(str(lane, ' ', bar.name, ' ', bar.action, ' ', bar.start, '-', bar.end));
     }
   }
-  EXPECT_EQ(bars, (std::vector<std::string>{"1 first 0F0 1-2", "1 second 0B0 5-8",
-                                            "1 third 0B0 8-9", "2 under way, too 0B0 6-7"}));
+  EXPECT_EQ(bars,
+            (std::vector<std::string>{"1 first 0F0 1-2", "1 second 0B0 5-8", "1 third 0B0 8-9",
+                                      "1 of a pass that took turns with another 0F0 9-10",
+                                      "2 under way, too 0B0 6-7"}));
 }
 
 }  // namespace

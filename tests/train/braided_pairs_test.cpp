@@ -162,6 +162,16 @@ TEST_F(BraidedPairs, StartExchangesOfOnePassWhileThoseOfTheOtherAreUnderWay) {
         executor.record_next_run();
         step(trainer, batches_[1]);
         const std::int64_t left = left_for_others(executor.exchanges());
+        for (const execute::ExchangeTimes& each : executor.exchanges()) {
+          const auto& asking =
+              executor.plan().instructions[static_cast<std::size_t>(each.instruction)];
+          const std::string_view name(each.name);
+          if (name.starts_with("the reduce-scatter behind")) {
+            EXPECT_EQ(asking.action.op, schedule::Op::Forward) << name;
+          } else if (name.find("gradient") != std::string_view::npos) {
+            EXPECT_TRUE(schedule::is_backward(asking.action.op)) << name << " in " << asking.action;
+          }
+        }
         const auto has_pair = [](const lower::Instruction& each) {
           return each.action.overlaps_next;
         };

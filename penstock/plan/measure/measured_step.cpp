@@ -173,7 +173,8 @@ std::vector<ExchangeTimes> times_of(std::span<const Exchange> exchanges, std::in
                      .start = to_ms(exchange.start_ns - origin_ns),
                      .begun = to_ms(exchange.begun_ns - origin_ns),
                      .awaited = to_ms(exchange.awaited_ns - origin_ns),
-                     .end = to_ms(exchange.end_ns - origin_ns)});
+                     .end = to_ms(exchange.end_ns - origin_ns),
+                     .action = exchange.action});
   }
   return times;
 }

@@ -50,6 +50,7 @@ struct ExchangeTimes {
   double begun = 0.0;    // The rank computed from here on, beside it.
   double awaited = 0.0;  // The rank needed its result.
   double end = 0.0;
+  std::optional<schedule::Action> action = {};  // It asked for this; older files do not say.
   double held() const { return (begun - start) + (end - awaited); }
   double beside() const { return awaited - begun; }
 };

@@ -16,6 +16,8 @@ constexpr std::string_view kVersion = "1";
 constexpr std::string_view kColumns = "step,rank,action,start_ns,ready_ns,end_ns,bytes";
 constexpr std::string_view kExchanges = "# exchanges";
 constexpr std::string_view kExchangeColumns =
+    "step,rank,start_ns,begun_ns,awaited_ns,end_ns,action,exchange";
+constexpr std::string_view kOlderExchangeColumns =
     "step,rank,start_ns,begun_ns,awaited_ns,end_ns,exchange";
 constexpr std::string_view kAwait = "await ";
 constexpr std::string_view kFinish = "finish";
@@ -48,6 +50,7 @@ void append_row(std::string& text, const Exchange& exchange) {
     append(text, number);
     text += ',';
   }
+  if (exchange.action) text += schedule::to_string(*exchange.action) + ",";
   text += exchange.name;
   text += '\n';
 }
@@ -201,6 +204,14 @@ class Reader {
     return fields;
   }
 
+  schedule::Action action_of(std::string_view text) const {
+    try {
+      return schedule::parse_action(text);
+    } catch (const ParseError& error) {
+      fail(error.message());
+    }
+  }
+
   void read_name(std::string_view text, Event& event) const {
     if (text == kFinish) {
       event.what = What::Finish;
@@ -210,11 +221,7 @@ class Reader {
       event.what = What::AwaitSend;
       text.remove_prefix(kAwait.size());
     }
-    try {
-      event.action = schedule::parse_action(text);
-    } catch (const ParseError& error) {
-      fail(error.message());
-    }
+    event.action = action_of(text);
     if (event.what == What::AwaitSend && !schedule::is_send(event.action.op)) {
       fail(str("expected a SEND behind ", in_quotes(kAwait), ", found ", in_quotes(text)));
     }
@@ -256,13 +263,20 @@ class Reader {
   }
 
   void read_exchanges() {
-    if (!expect(kExchangeColumns).empty()) fail(str("expected ", in_quotes(kExchangeColumns)));
-    while (read_line() && !line_.starts_with('#')) read_exchange();
+    const bool has_actions = read_line() && line_ == kExchangeColumns;
+    if (!has_actions && line_ != kOlderExchangeColumns) {
+      fail(str("expected ", in_quotes(kExchangeColumns)));
+    }
+    while (read_line() && !line_.starts_with('#')) read_exchange(has_actions);
     if (recording_.exchanges.empty()) fail("expected exchanges, found none");
   }
 
-  void read_exchange() {
-    const auto field = fields(kExchangeColumns, Last::Name);
+  void read_exchange(bool has_action) {
+    const auto field = fields(has_action ? kExchangeColumns : kOlderExchangeColumns, Last::Name);
+    std::string_view name = field[6];
+    if (has_action && name.find(',') == std::string_view::npos) {
+      fail(str("expected an action and the name of its exchange, found ", in_quotes(name)));
+    }
     constexpr std::string_view kRising = "a time not before the one ahead";
     Exchange exchange;
     read_where(field[0], field[1], exchange);
@@ -270,7 +284,11 @@ class Reader {
     exchange.begun_ns = integer(field[3], exchange.start_ns, kMost, kRising);
     exchange.awaited_ns = integer(field[4], exchange.begun_ns, kMost, kRising);
     exchange.end_ns = integer(field[5], exchange.awaited_ns, kMost, kRising);
-    exchange.name = field[6];
+    if (has_action) {
+      exchange.action = action_of(name.substr(0, name.find(',')));
+      name.remove_prefix(name.find(',') + 1);
+    }
+    exchange.name = name;
     if (exchange.name.empty()) fail("expected the name of an exchange, found \"\"");
     const auto events = events_of(recording_, exchange.rank, exchange.step);
     if (events.empty() || exchange.start_ns < events.front().start_ns ||
@@ -339,7 +357,10 @@ std::string to_text(const Recording& recording) {
   }
   text += str(kColumns, "\n");
   for (const Event& event : recording.events) append_row(text, event);
-  if (!recording.exchanges.empty()) text += str(kExchanges, "\n", kExchangeColumns, "\n");
+  if (!recording.exchanges.empty()) {
+    const bool has_actions = recording.exchanges.front().action.has_value();
+    text += str(kExchanges, "\n", has_actions ? kExchangeColumns : kOlderExchangeColumns, "\n");
+  }
   for (const Exchange& exchange : recording.exchanges) append_row(text, exchange);
   return text + end_line(recording) + "\n";
 }

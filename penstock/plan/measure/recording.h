@@ -54,6 +54,7 @@ struct Exchange {
   std::int64_t begun_ns = 0;
   std::int64_t awaited_ns = 0;
   std::int64_t end_ns = 0;
+  std::optional<schedule::Action> action = {};  // It asked for this; older files do not say.
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
 

@@ -51,7 +51,7 @@ void add_exchanges(Row& row, const std::vector<measure::ExchangeTimes>& exchange
   };
   std::vector<Bar> bars;
   for (const measure::ExchangeTimes& exchange : exchanges) {
-    bars.push_back({.action = action_at(exchange.start),
+    bars.push_back({.action = exchange.action ? *exchange.action : action_at(exchange.start),
                     .start = exchange.start,
                     .end = exchange.end,
                     .name = exchange.name});

@@ -39,6 +39,10 @@ std::int64_t mark_of(const Progress& progress) {
   return progress.exchanges == nullptr ? 0 : progress.clock->mark();
 }
 
+std::int32_t running(const Progress& progress) {
+  return progress.instruction.load(std::memory_order_relaxed);
+}
+
 // Notes an exchange that is over, where somebody records.
 void note(const Progress& progress, ExchangeTimes times) {
   if (progress.exchanges == nullptr) return;
@@ -78,7 +82,10 @@ class GroupExchanges::Started : public stage::StartedExchange {
   Started(Progress& progress, const stage::AskedExchange& asked, std::int64_t start_ns,
           Halves halves)
       : progress_(progress),
-        times_{.name = asked.name, .start_ns = start_ns, .begun_ns = mark_of(progress)},
+        times_{.name = asked.name,
+               .start_ns = start_ns,
+               .begun_ns = mark_of(progress),
+               .instruction = running(progress)},
         braid_(asked.waits == stage::Waits::Aside ? progress.braid : nullptr),
         halves_(std::move(halves)) {
     if (braid_ != nullptr) braid_->note_start();
@@ -140,8 +147,11 @@ std::int64_t GroupExchanges::sum(std::int64_t part, const char* name) {
   const std::int64_t start_ns = mark_of(progress_);
   const at::Tensor sum = at::full({1}, part, at::kLong);
   communicator_.all_reduce(sum, group_.group())->wait();
-  note(progress_,
-       {.name = name, .start_ns = start_ns, .begun_ns = start_ns, .awaited_ns = start_ns});
+  note(progress_, {.name = name,
+                   .start_ns = start_ns,
+                   .begun_ns = start_ns,
+                   .awaited_ns = start_ns,
+                   .instruction = running(progress_)});
   return sum.item<std::int64_t>();
 }
 

@@ -58,6 +58,7 @@ struct ExchangeTimes {
   std::int64_t begun_ns = 0;
   std::int64_t awaited_ns = 0;
   std::int64_t end_ns = 0;
+  std::int32_t instruction = -1;  // The one that asked for it; passes of a pair take turns.
 };
 
 struct Progress {

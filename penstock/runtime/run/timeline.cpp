@@ -101,13 +101,17 @@ measure::Recording Timeline::gather(const mesh::Mesh& mesh, const lower::Plan& p
       mine.events.push_back(measured(event, plan, step.number, rank));
     }
     for (const execute::ExchangeTimes& exchange : step.exchanges) {
+      const auto asking = static_cast<std::size_t>(exchange.instruction);
+      schedule::Action action = plan.instructions[asking].action;
+      action.overlaps_next = false;
       mine.exchanges.push_back({.step = step.number,
                                 .rank = rank,
                                 .name = exchange.name,
                                 .start_ns = exchange.start_ns,
                                 .begun_ns = exchange.begun_ns,
                                 .awaited_ns = exchange.awaited_ns,
-                                .end_ns = exchange.end_ns});
+                                .end_ns = exchange.end_ns,
+                                .action = action});
     }
   }
   const auto key = [](std::int32_t r) { return str("timeline/", r); };
