@@ -43,7 +43,7 @@ struct Costs {
   PerStage input_exchange = 0.0;
   // The same for B; absent: what W does not hide of I's.
   std::optional<PerStage> backward_exchange = {};
-  double overlap = 1.0;                            // An overlapped pair takes this share of that.
+  double overlap = 1.0;  // An overlapped pair takes this share of that.
 
   double latency = 0.0;    // Time from the end of a message's transfer to its arrival.
   PerStage message = 0.0;  // Size of what a stage hands to the next one; its gradient's, too.
