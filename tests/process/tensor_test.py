@@ -306,14 +306,16 @@ class Recorded(TensorTest):
         run = self.trained(config, "run")
         head, _, exchanges = (run / "timeline.csv").read_text().partition("# exchanges\n")
         self.assertIn("# rank 3 pipe 1 data 0 tensor 1 ", head)
-        rows = [line.split(",", 6) for line in exchanges.splitlines()[1:-1]]
+        rows = [line.split(",", 7) for line in exchanges.splitlines()[1:-1]]
         for rank in range(4):
             in_step = [row for row in rows if row[:2] == ["2", str(rank)]]
             ahead = [row for row in in_step if int(row[4]) - int(row[3]) > 0]
             self.assertGreater(len(ahead), 0, rank)
-            names = {row[6] for row in in_step}
-            block = "model.layers.0" if rank < 2 else "model.layers.1"
-            self.assertIn(f'the all-gather behind piece 0 of layer "{block}"', names)
+            asked = {tuple(row[6:]) for row in in_step}
+            stage, block = (0, "model.layers.0") if rank < 2 else (1, "model.layers.1")
+            behind = f'behind piece 0 of layer "{block}"'
+            self.assertIn((f"{stage}F0", f"the all-gather {behind}"), asked)
+            self.assertNotIn((f"{stage}B0", f"the reduce-scatter {behind}"), asked)
         page = self.folder / "page.html"
         report = self.run_words(PENSTOCK, "report", run, "--output", page)
         self.assert_code(report, 0)

@@ -273,16 +273,21 @@ class Step {
     if (hides_collectives()) exchanges(costs);
   }
 
-  // What pairs hide.  Cores have nothing beside which an exchange could run.
+  // What pairs hide: no more than a pass takes, of which the end of a step may take some away, and
+  // no less than nothing, as differences of sums may be.  Cores have nothing beside which an
+  // exchange could run.
   void exchanges(Costs& costs) const {
-    const auto of_stages = [&](double LayerTimes::* exchange) {
+    const auto of_stages = [&](double LayerTimes::* exchange, const simulate::PerStage& passes) {
       std::vector<double> times;
-      for (const StageWork& work : works_) times.push_back(work.times.*exchange);
+      for (std::size_t s = 0; s < works_.size(); ++s) {
+        const double shortest = std::ranges::min(passes.rows()[s]);
+        times.push_back(std::clamp(works_[s].times.*exchange, 0.0, shortest));
+      }
       return simulate::PerStage(times);
     };
-    costs.forward_exchange = of_stages(&LayerTimes::forward_exchange);
-    costs.backward_exchange = of_stages(&LayerTimes::backward_exchange);
-    costs.input_exchange = of_stages(&LayerTimes::input_exchange);
+    costs.forward_exchange = of_stages(&LayerTimes::forward_exchange, costs.forward);
+    costs.backward_exchange = of_stages(&LayerTimes::backward_exchange, *costs.backward);
+    costs.input_exchange = of_stages(&LayerTimes::input_exchange, costs.input);
   }
 
   void links(Costs& costs) const {
