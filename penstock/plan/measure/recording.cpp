@@ -274,7 +274,8 @@ class Reader {
   void read_exchange(bool has_action) {
     const auto field = fields(has_action ? kExchangeColumns : kOlderExchangeColumns, Last::Name);
     std::string_view name = field[6];
-    if (has_action && name.find(',') == std::string_view::npos) {
+    const std::size_t comma = name.find(',');
+    if (has_action && comma == std::string_view::npos) {
       fail(str("expected an action and the name of its exchange, found ", in_quotes(name)));
     }
     constexpr std::string_view kRising = "a time not before the one ahead";
@@ -285,8 +286,8 @@ class Reader {
     exchange.awaited_ns = integer(field[4], exchange.begun_ns, kMost, kRising);
     exchange.end_ns = integer(field[5], exchange.awaited_ns, kMost, kRising);
     if (has_action) {
-      exchange.action = action_of(name.substr(0, name.find(',')));
-      name.remove_prefix(name.find(',') + 1);
+      exchange.action = action_of(name.substr(0, comma));
+      name.remove_prefix(comma + 1);
     }
     exchange.name = name;
     if (exchange.name.empty()) fail("expected the name of an exchange, found \"\"");

@@ -44,13 +44,9 @@ std::vector<std::vector<Rank>> rows_of(const LostRanks& loss) {
 bool is_lost(const LostRanks& loss, Rank rank) { return std::ranges::count(loss.lost, rank) > 0; }
 
 bool is_by_microbatch(const Costs& costs) {
-  const auto is = [](const verify::PerStage& numbers) {
-    return std::ranges::any_of(numbers.rows(), [](const auto& row) { return row.size() > 1; });
-  };
-  return is(costs.forward) || is(costs.input) || is(costs.weight) || is(costs.message) ||
-         is(costs.activation) || (costs.backward && is(*costs.backward)) ||
-         is(costs.forward_exchange) || is(costs.input_exchange) ||
-         (costs.backward_exchange && is(*costs.backward_exchange));
+  return std::ranges::any_of(simulate::numbers_of_order(costs), [](const auto* numbers) {
+    return std::ranges::any_of(numbers->rows(), [](const auto& row) { return row.size() > 1; });
+  });
 }
 
 void check_ranks(const LostRanks& loss, std::vector<std::string>& texts) {

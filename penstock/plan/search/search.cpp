@@ -27,11 +27,8 @@ constexpr double kFullPieces = 8.0;
 constexpr std::int64_t kSearchedTurnsMax = 4'000'000;
 
 bool is_by_stage(const simulate::Costs& costs) {
-  const auto has_rows = [](const verify::PerStage& numbers) { return numbers.rows().size() > 1; };
-  return has_rows(costs.forward) || has_rows(costs.input) || has_rows(costs.weight) ||
-         (costs.backward && has_rows(*costs.backward)) || has_rows(costs.forward_exchange) ||
-         (costs.backward_exchange && has_rows(*costs.backward_exchange)) ||
-         has_rows(costs.input_exchange) || has_rows(costs.activation) || has_rows(costs.message);
+  return std::ranges::any_of(simulate::numbers_of_order(costs),
+                             [](const auto* numbers) { return numbers->rows().size() > 1; });
 }
 
 void check(const Request& request) {

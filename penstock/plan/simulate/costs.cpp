@@ -43,6 +43,16 @@ PerStage combined(const PerStage& a, const PerStage& b, Function function) {
   return PerStage(std::move(rows));
 }
 
+// The times of passes, and what of them is exchanges; `All`: Costs, or const Costs.
+template <class All>
+auto pass_times(All& costs) {
+  std::vector<decltype(&costs.forward)> all = {&costs.forward, &costs.input, &costs.weight,
+                                               &costs.forward_exchange, &costs.input_exchange};
+  if (costs.backward) all.push_back(&*costs.backward);
+  if (costs.backward_exchange) all.push_back(&*costs.backward_exchange);
+  return all;
+}
+
 // What B takes, and what of it is exchanges, of costs that may leave out either.
 PerStage whole_backward(const Costs& costs) {
   if (costs.backward) return *costs.backward;
@@ -178,18 +188,16 @@ Costs without_exchanges(const Costs& costs) {
   return hidden;
 }
 
+std::vector<const PerStage*> numbers_of_order(const Costs& costs) {
+  auto all = pass_times(costs);
+  all.insert(all.end(), {&costs.message, &costs.activation});
+  return all;
+}
+
 Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank) {
   const auto share = [&](double number) { return number / stages_per_rank; };
   Costs costs = of_rank;
-  costs.forward = each(of_rank.forward, share);
-  costs.input = each(of_rank.input, share);
-  costs.weight = each(of_rank.weight, share);
-  if (of_rank.backward) costs.backward = each(*of_rank.backward, share);
-  costs.forward_exchange = each(of_rank.forward_exchange, share);
-  costs.input_exchange = each(of_rank.input_exchange, share);
-  if (of_rank.backward_exchange) {
-    costs.backward_exchange = each(*of_rank.backward_exchange, share);
-  }
+  for (PerStage* times : pass_times(costs)) *times = each(*times, share);
   costs.activation = each(of_rank.activation, share);
   return costs;
 }
@@ -200,13 +208,8 @@ Costs lengthened(const Costs& costs, double factor) {
     if (bandwidth) *bandwidth /= factor;
   };
   Costs all = costs;
-  for (PerStage* times : {&all.forward, &all.input, &all.weight, &all.forward_exchange,
-                          &all.input_exchange, &all.gather, &all.reduce}) {
-    *times = each(*times, longer);
-  }
-  for (std::optional<PerStage>* times : {&all.backward, &all.backward_exchange}) {
-    if (*times) *times = each(**times, longer);
-  }
+  for (PerStage* times : pass_times(all)) *times = each(*times, longer);
+  for (PerStage* times : {&all.gather, &all.reduce}) *times = each(*times, longer);
   all.latency *= factor;
   all.optimizer *= factor;
   slower(all.bandwidth);

@@ -77,6 +77,9 @@ PairCost cost_of_pair(const PassCost& forward, const PassCost& backward, double 
 // The same where all exchanges are hidden: what no order of passes can beat.
 Costs without_exchanges(const Costs& costs);
 
+// The numbers by stage that an order of computations depends on: all but gathers and reductions.
+std::vector<const PerStage*> numbers_of_order(const Costs& costs);
+
 // The costs of single stages, of those of a rank's stages together: each stage has an equal share.
 Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank);
 
