@@ -1,8 +1,10 @@
 // penstock's Trainer on a small Llama over two pipeline ranks, and the bound of its computations.
 //
-// bench/peers/language_model.py has the same model, cut in the same place: eight blocks of width
-// 256, 8,192 tokens in the vocabulary, sequences of 256.  A step has forwards, backwards, messages,
-// and AdamW.  `peak_rss_mb` is the last stage's, `start_rss_mb` what it had before its first step.
+// bench/peers/language_model.py has the same models, cut in the same places.  --model llama: eight
+// blocks of width 256, 8,192 tokens in the vocabulary, sequences of 256.  --model smollm2: the
+// shape of SmolLM2-135M, sequences of 512, its embedding and its head not tied; smollm2_adapters:
+// with LoRA of rank 16 on all linears of its blocks.  A step has forwards, backwards, messages, and
+// AdamW.  `peak_rss_mb` is the last stage's, `start_rss_mb` what it had before its first step.
 // With --mode bound, each rank runs the forwards and backwards of its stage and the optimizer in a
 // plain loop, both ranks at once, without messages.  The schedule is simulated with those times and
 // messages that take no time: no runtime with these layers can be faster.
@@ -15,6 +17,7 @@
 #include <fstream>
 
 #include "bench/pipe.h"
+#include "penstock/core/check.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/nn/token_loss.h"
@@ -29,20 +32,44 @@ using namespace penstock;
 using bench::now_ms;
 using bench::Options;
 
-constexpr long kSequence = 256;
 constexpr long kWarmup = 2;
-// The embedding and five blocks; three blocks, the norm and the head.
-constexpr std::int64_t kCut = 6;
 
-nn::DecoderOptions llama() {
-  return {.vocabulary = 8192,
-          .layers = 8,
-          .hidden = 256,
-          .intermediate = 688,
-          .heads = 4,
-          .kv_heads = 4,
-          .head_dim = 64,
-          .positions = kSequence};
+struct Model {
+  nn::DecoderOptions decoder;
+  std::int64_t cut = 0;  // Layers of the first stage: the embedding and blocks.
+};
+
+Model llama() {
+  return {.decoder = {.vocabulary = 8192,
+                      .layers = 8,
+                      .hidden = 256,
+                      .intermediate = 688,
+                      .heads = 4,
+                      .kv_heads = 4,
+                      .head_dim = 64,
+                      .positions = 256},
+          .cut = 6};
+}
+
+Model smollm2() {
+  return {.decoder = {.vocabulary = 49152,
+                      .layers = 30,
+                      .hidden = 576,
+                      .intermediate = 1536,
+                      .heads = 9,
+                      .kv_heads = 3,
+                      .head_dim = 64,
+                      .positions = 512},
+          .cut = 20};
+}
+
+Model model_of(const Options& options) {
+  if (options.model == "llama") return llama();
+  Model model = smollm2();
+  if (options.model == "smollm2") return model;
+  PENSTOCK_CHECK(options.model == "smollm2_adapters", "--model");
+  model.decoder.adapter = {.rank = 16, .alpha = 32.0, .targets = std::string(nn::kAllLinears)};
+  return model;
 }
 
 config::OptimizerConfig adamw() { return {.lr = 1e-5}; }
@@ -60,22 +87,23 @@ double rss_mb() {
   return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE)) / (1024 * 1024);
 }
 
-at::Tensor random_tokens(long sequences) {
-  return at::randint(llama().vocabulary, {sequences, kSequence}, at::kLong);
+at::Tensor random_tokens(const Model& model, long sequences) {
+  return at::randint(model.decoder.vocabulary, {sequences, model.decoder.positions}, at::kLong);
 }
 
 void train(const Options& options, int rank, bench::Pair& pair) {
-  auto layers = nn::decoder_layers(llama());
+  const Model model = model_of(options);
+  auto layers = nn::decoder_layers(model.decoder);
   const auto end = std::ssize(layers);
   train::Trainer trainer({.mesh = {.pipe = 2},
                           .schedule = options.schedule,
                           .microbatches = static_cast<std::int32_t>(options.microbatches),
-                          .partition = partition::ByBounds{{0, kCut, end}},
+                          .partition = partition::ByBounds{{0, model.cut, end}},
                           .optimizer = adamw()},
                          std::move(layers), nn::Loss(nn::mean_token_loss).of_any_type(),
                          pair.communicator());
-  const at::Tensor tokens = random_tokens(options.batch);
-  const at::Tensor targets = random_tokens(options.batch);
+  const at::Tensor tokens = random_tokens(model, options.batch);
+  const at::Tensor targets = random_tokens(model, options.batch);
   const double start_rss = rss_mb();
   long step = 0;
   double faults = 0.0;
@@ -96,26 +124,30 @@ void train(const Options& options, int rank, bench::Pair& pair) {
 // One rank's stage as modules and torch's autograd alone.
 class PlainStage {
  public:
-  PlainStage(const Options& options, int rank) : options_(options), rank_(rank) {
-    const auto specs = nn::decoder_layers(llama());
-    const std::int64_t end = rank == 0 ? kCut : std::ssize(specs);
+  PlainStage(const Options& options, int rank)
+      : options_(options), model_(model_of(options)), rank_(rank) {
+    const auto specs = nn::decoder_layers(model_.decoder);
+    const std::int64_t end = rank == 0 ? model_.cut : std::ssize(specs);
     std::vector<at::Tensor> parameters;
-    for (std::int64_t i = rank == 0 ? 0 : kCut; i < end; ++i) {
+    for (std::int64_t i = rank == 0 ? 0 : model_.cut; i < end; ++i) {
       layers_.push_back(nn::build(specs[static_cast<std::size_t>(i)], /*seed=*/0, i));
-      for (const auto& parameter : layers_.back()->parameters()) parameters.push_back(parameter);
+      for (const auto& parameter : layers_.back()->parameters()) {
+        if (parameter.requires_grad()) parameters.push_back(parameter);
+      }
     }
     parameters_ = parameters;
     optimizer_ = std::make_unique<update::Optimizer>(adamw(), std::move(parameters));
     const auto microbatches = static_cast<std::size_t>(options.microbatches);
     inputs_.resize(microbatches);
     outputs_.resize(microbatches);
-    targets_ = random_tokens(options.batch).chunk(options.microbatches);
+    targets_ = random_tokens(model_, options.batch).chunk(options.microbatches);
   }
 
   void forward(std::size_t m) {
     const long rows = options_.batch / options_.microbatches;
-    inputs_[m] = rank_ == 0 ? random_tokens(rows)
-                            : at::randn({rows, kSequence, llama().hidden}).requires_grad_();
+    const nn::DecoderOptions& decoder = model_.decoder;
+    inputs_[m] = rank_ == 0 ? random_tokens(model_, rows)
+                            : at::randn({rows, decoder.positions, decoder.hidden}).requires_grad_();
     at::Tensor x = inputs_[m];
     for (const auto& layer : layers_) x = layer->forward(x);
     if (rank_ == 1) x = nn::mean_token_loss(x, targets_[m]);
@@ -136,6 +168,7 @@ class PlainStage {
 
  private:
   const Options& options_;
+  Model model_;
   int rank_;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
   std::vector<at::Tensor> parameters_;

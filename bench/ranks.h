@@ -40,6 +40,7 @@ struct Options {
   std::string device = "cpu";      // device.cpp: "cpu" or "cuda", one that all ranks share.
   std::string type = "float";      // device.cpp: "float" or "bf16".
   bool nccl = false;               // device.cpp: NCCL between the ranks, which share a device.
+  std::string model = "llama";     // language_model.cpp: that, "smollm2" or "smollm2_adapters".
   long budget_mb = 4096;           // zero.cpp: of stage 3's whole parameters; half of it ahead.
 };
 
@@ -69,11 +70,10 @@ inline Options parse(int argc, char** argv) {
                                               {"--record", &options.record},
                                               {"--nccl", &options.nccl},
                                               {"--adam", &options.adam}};
-  const std::map<std::string, std::string*> texts = {{"--schedule", &options.schedule},
-                                                     {"--mode", &options.mode},
-                                                     {"--transport", &options.transport},
-                                                     {"--device", &options.device},
-                                                     {"--type", &options.type}};
+  const std::map<std::string, std::string*> texts = {
+      {"--schedule", &options.schedule}, {"--mode", &options.mode},
+      {"--model", &options.model},       {"--transport", &options.transport},
+      {"--device", &options.device},     {"--type", &options.type}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const auto number = numbers.find(word);

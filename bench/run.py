@@ -130,6 +130,26 @@ def tensor_group(width: int, bar: float) -> Group:
     return Group(f"tensor/d{width}", arguments, [ours, theirs], ratios, benchmark="tensor")
 
 
+def of_zero_bubble(contender: str) -> list[str]:
+    return [f"{contender}/{schedule}" for schedule in ("interleaved_zero_bubble", "zbv")]
+
+
+def over_torch() -> list[tuple[str, str, float]]:
+    pairs = zip(of_zero_bubble("penstock"), of_zero_bubble("torch"), strict=True)
+    return [(ours, theirs, 0.58) for ours, theirs in pairs]
+
+
+def smollm2_group(model: str) -> Group:
+    return Group(
+        model,
+        ["--batch", "4", "--microbatches", "4", "--model", model],
+        ["penstock/1f1b", "torch/1f1b"],
+        [("penstock/1f1b", "torch/1f1b", 0.85)],
+        benchmark="language_model",
+        memory=[("penstock/1f1b", "torch/1f1b", 0.6)],
+    )
+
+
 GROUPS = [
     Group(
         "d8",
@@ -156,7 +176,13 @@ GROUPS = [
         ["penstock/1f1b", "deepspeed/1f1b", "torch/1f1b"],
         [("penstock/1f1b", "deepspeed/1f1b", 1 / 1.6), ("penstock/1f1b", "torch/1f1b", 1 / 2.5)],
     ),
-    Group("d512", LARGE, each(["penstock", "bare", "torch"]), over("torch", 1.0), predict=True),
+    Group(
+        "d512",
+        LARGE,
+        each(["penstock", "bare", "torch"]),
+        over("torch", 1.0) + over_torch(),
+        predict=True,
+    ),
     Group(
         "d512/sgd",
         [*LARGE, "--sgd"],
@@ -175,8 +201,12 @@ GROUPS = [
     Group(
         "d1024",
         WIDE,
-        ["penstock/1f1b", "penstock/zb_h1", "penstock/zbv"],
-        [("penstock/zb_h1", "penstock/1f1b", 0.95), ("penstock/zbv", "penstock/1f1b", 0.95)],
+        ["penstock/1f1b", "penstock/zb_h1", *of_zero_bubble("penstock"), *of_zero_bubble("torch")],
+        [
+            ("penstock/zb_h1", "penstock/1f1b", 0.95),
+            ("penstock/zbv", "penstock/1f1b", 0.95),
+            *over_torch(),
+        ],
         predict=True,
     ),
     zero_group(
@@ -208,12 +238,14 @@ GROUPS = [
         [f"{contender}/1f1b" for contender in ("penstock", "bound", "torch", "deepspeed")],
         [
             ("penstock/1f1b", "bound/1f1b", 1.05),
-            ("penstock/1f1b", "torch/1f1b", 1 / 1.15),
-            ("penstock/1f1b", "deepspeed/1f1b", 1 / 1.25),
+            ("penstock/1f1b", "torch/1f1b", 0.80),
+            ("penstock/1f1b", "deepspeed/1f1b", 0.75),
         ],
         benchmark="language_model",
-        memory=[("penstock/1f1b", f"{peer}/1f1b", 0.6) for peer in ("torch", "deepspeed")],
+        memory=[("penstock/1f1b", f"{peer}/1f1b", 0.33) for peer in ("torch", "deepspeed")],
     ),
+    smollm2_group("smollm2"),
+    smollm2_group("smollm2_adapters"),
     tensor_group(64, 0.2),
     tensor_group(512, 0.91),
 ]

@@ -42,6 +42,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, or cuda, which all ranks share")
     parser.add_argument("--type", default="float", choices=["float", "bf16"])
     parser.add_argument("--mode", default="", help="of zero.py")
+    parser.add_argument("--model", default="llama", help="of language_model.py")
     parser.add_argument("--adam", action="store_true", help="of zero.py: in place of SGD")
     return parser.parse_args()
 
