@@ -119,6 +119,55 @@ TEST(DeviceProof, RefusesSumsWhoseSendsHoldTheWholeDevice) {
   }
 }
 
+// Messages of a group share streams: with one for each, 17 sends would hold 136 of 132.
+TEST(DeviceProof, AnyNumberOfReplicasLeavesAMultiprocessor) {
+  for (const std::int32_t data : {7, 8, 18, 40}) {
+    for (const ZeroStage zero : {ZeroStage::Off, ZeroStage::OptimizerStates, ZeroStage::Gradients,
+                                 ZeroStage::Parameters}) {
+      SCOPED_TRACE(str(data, " ZeRO ", number_of(zero)));
+      const DeviceOrder order = order_of({.schedule = "gpipe",
+                                          .mesh = {.pipe = 1, .data = data},
+                                          .microbatches = 2,
+                                          .zero = zero});
+      EXPECT_EQ(order.message_streams(), std::vector(static_cast<std::size_t>(data), 12));
+      const DeviceProof proof = prove(order, {});
+      EXPECT_EQ(proof.objection, "");
+      EXPECT_TRUE(proof.is_of_every_order);
+    }
+  }
+  const DeviceOrder inner =
+      order_of({.schedule = "1f1b", .mesh = {.pipe = 3, .data = 9}, .zero = ZeroStage::Gradients});
+  EXPECT_EQ(std::ranges::max(inner.message_streams()), 12 + 2 * 2);
+  EXPECT_TRUE(prove(inner, {}).is_of_every_order);
+}
+
+// Rank 2 sends to rank 1 what rank 1 receives last, in the stream of what rank 0 sends there; rank
+// 0 sends only when rank 2 has what it sends last.
+TEST(DeviceProof, TellsOfWhatComesFirstInAStream) {
+  DeviceOrder order{.ranks = {{}, {}, {}},
+                    .messages = {{.from = Rank(0), .to = Rank(1), .of_replicas = 0},
+                                 {.from = Rank(2), .to = Rank(1), .of_replicas = 0},
+                                 {.from = Rank(1), .to = Rank(0), .of_replicas = 1}},
+                    .groups = {},
+                    .places = {"0F0"}};
+  order.ranks[0] = {{.does = Call::Send, .what = 0},
+                    {.does = Call::Begin, .what = 2},
+                    {.does = Call::Await, .what = 2},
+                    {.does = Call::Compute}};
+  order.ranks[1] = {{.does = Call::Post, .what = 1},  {.does = Call::Begin, .what = 0},
+                    {.does = Call::Begin, .what = 1}, {.does = Call::Await, .what = 1},
+                    {.does = Call::Send, .what = 2},  {.does = Call::Await, .what = 0},
+                    {.does = Call::Await, .what = 2}};
+  order.ranks[2] = {{.does = Call::Send, .what = 1}};
+  EXPECT_EQ(prove(order, {}).objection, "");
+  // Behind the send, which waits for what comes behind it.
+  order.ranks[0] = {{.does = Call::Begin, .what = 2},
+                    {.does = Call::Await, .what = 2},
+                    {.does = Call::Compute},
+                    {.does = Call::Send, .what = 0}};
+  EXPECT_NE(prove(order, {}).objection, "");
+}
+
 // Each rank computes only behind its send, and receives behind that.
 TEST(DeviceProof, RefusesRanksThatAwaitTheirSendsFirst) {
   DeviceOrder order{.ranks = {{}, {}},

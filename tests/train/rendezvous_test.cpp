@@ -175,6 +175,26 @@ TEST(Rendezvous, SumsOfSixReplicasHangWhereEachMessageHoldsAQuarter) {
   }
 }
 
+// With a stream for each other replica, 14 sends would hold 140 of 132.
+TEST(Rendezvous, SumsOfFifteenReplicasEndSinceTheyShareStreams) {
+  if (!testing_support::has_foreign_nccl()) GTEST_SKIP() << "torch has an NCCL of its own";
+  const Kind kind = kind_named("Mlp");
+  for (const ZeroStage zero : {ZeroStage::Off, ZeroStage::Parameters}) {
+    const DrawnRun run{.options = {.mesh = {.pipe = 1, .data = 15},
+                                   .schedule = "gpipe",
+                                   .microbatches = 2,
+                                   .partition = partition::Uniform{},
+                                   .zero = {.stage = zero, .bucket_bytes = 600},
+                                   .device = c10::Device(kForeign)},
+                       .multiprocessors = {.held = 10}};
+    EXPECT_TRUE(proof_of(run, kind).is_of_every_order);
+    const Batch2 batch = kind.batch(2, kSequence);
+    for (const Order order : {Order::MessagesFirst, Order::Random}) {
+      EXPECT_EQ(hang_of(run, kind, batch, 1, order, std::chrono::seconds(30)), "");
+    }
+  }
+}
+
 TEST(Rendezvous, AMessageHoldsWhatTheProofCounts) {
   EXPECT_EQ(comm::kMultiprocessorsMax, lower::Multiprocessors{}.held);
 }

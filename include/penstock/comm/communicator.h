@@ -34,6 +34,10 @@ class Transfer {
   virtual bool is_over() { return false; }
 };
 
+// What ranks that are linked are to each other.  Between devices, messages with a neighbour have
+// streams of their own; those of a group share some, so that any number of ranks may wait at once.
+enum class Peers : std::uint8_t { Neighbours, Group };
+
 // What carries the messages between two ranks, and so the collectives, which are messages.
 enum class Transport : std::uint8_t {
   Auto,  // Shared memory between ranks of one host, else TCP.
@@ -94,7 +98,8 @@ class Communicator {
 
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.  Returns
   // when both ends have each: who ends at once then takes none away that is still being made.
-  virtual void link(std::vector<Rank> peers) = 0;
+  // REQUIRES: as a group, this rank is one of `peers`, in the same order on each of them.
+  virtual void link(std::vector<Rank> peers, Peers are = Peers::Neighbours) = 0;
   // Collective over `ranks`, which are the same, and in the same order, on each of them.  Returns
   // when all are connected.  There is one group of the same ranks, whoever asks for it.
   virtual Group make_group(const std::vector<Rank>& ranks) = 0;

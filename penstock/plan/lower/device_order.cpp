@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/core/mesh/group_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/plan/partition/gradient_buckets.h"
 
@@ -23,10 +24,11 @@ class CallNames {
  public:
   explicit CallNames(DeviceOrder& order) : order_(order) {}
 
-  std::int32_t message(Rank from, Rank to, const std::string& name) {
-    const auto [found, is_new] = messages_.emplace(
-        std::tuple(from, to, name), static_cast<std::int32_t>(order_.messages.size()));
-    if (is_new) order_.messages.push_back({from, to});
+  std::int32_t message(const DeviceMessage& message, const std::string& name) {
+    const auto [found, is_new] =
+        messages_.emplace(std::tuple(message.from, message.to, name),
+                          static_cast<std::int32_t>(order_.messages.size()));
+    if (is_new) order_.messages.push_back(message);
     return found->second;
   }
   std::int32_t group(const std::vector<Rank>& ranks) {
@@ -112,16 +114,16 @@ class CallWriter {
         add(Call::Compute);
         break;
       case Kind::Send: {
-        const std::int32_t message = names_.message(plan_.rank, each.peer, tag());
+        const std::int32_t message = names_.message({.from = plan_.rank, .to = each.peer}, tag());
         add(Call::Send, message);
         sends_[each.slot] = message;
         break;
       }
       case Kind::Receive:
         received_[{each.chunk, each.slot, each.action.op == schedule::Op::RecvForward}] =
-            names_.message(each.peer, plan_.rank, tag());
+            names_.message({.from = each.peer, .to = plan_.rank}, tag());
         if (traffic_.knows_forms) {
-          add(Call::Post, names_.message(each.peer, plan_.rank, tag()));
+          add(Call::Post, names_.message({.from = each.peer, .to = plan_.rank}, tag()));
         }
         break;
       case Kind::AwaitSend:
@@ -144,8 +146,19 @@ class CallWriter {
     return replicas_.size() == 1 ? 0 : traffic_.sums[plan_.chunks[chunk].index()];
   }
 
-  Rank replica(std::int64_t ahead) const {
-    return replicas_[static_cast<std::size_t>((own_ + ahead) % std::ssize(replicas_))];
+  // The place of a replica that is so many ahead of this one.
+  std::int64_t place_ahead(std::int64_t replicas) const {
+    return (own_ + replicas) % std::ssize(replicas_);
+  }
+
+  std::int32_t message_of_replicas(std::int64_t from, std::int64_t to, const std::string& name) {
+    const auto rank = [this](std::int64_t place) {
+      return replicas_[static_cast<std::size_t>(place)];
+    };
+    const std::int32_t stream =
+        mesh::stream_of(static_cast<std::int32_t>(from), static_cast<std::int32_t>(to),
+                        static_cast<std::int32_t>(replicas_.size()));
+    return names_.message({.from = rank(from), .to = rank(to), .of_replicas = stream}, name);
   }
 
   enum class Waited : std::uint8_t { ByRank, ByDistance };
@@ -155,14 +168,13 @@ class CallWriter {
     GroupMessages messages{.place = names_.place(name)};
     place_ = messages.place;
     for (std::int64_t i = 1; i < std::ssize(replicas_); ++i) {
-      const Rank from = order == Waited::ByRank
-                            ? replicas_[static_cast<std::size_t>(i <= own_ ? i - 1 : i)]
-                            : replica(std::ssize(replicas_) - i);
-      messages.from.push_back(names_.message(from, plan_.rank, name));
+      const std::int64_t from = order == Waited::ByRank ? (i <= own_ ? i - 1 : i)
+                                                        : place_ahead(std::ssize(replicas_) - i);
+      messages.from.push_back(message_of_replicas(from, own_, name));
       add(Call::Post, messages.from.back());
     }
     for (std::int64_t i = 1; i < std::ssize(replicas_); ++i) {
-      messages.to.push_back(names_.message(plan_.rank, replica(i), name));
+      messages.to.push_back(message_of_replicas(own_, place_ahead(i), name));
       add(Call::Send, messages.to.back());
     }
     return messages;
@@ -255,10 +267,10 @@ class CallWriter {
 }  // namespace
 
 std::vector<std::int32_t> DeviceOrder::message_streams() const {
-  std::vector<std::set<std::pair<Rank, bool>>> streams(ranks.size());
+  std::vector<std::set<DeviceStream>> streams(ranks.size());
   for (const DeviceMessage& message : messages) {
-    streams[message.from.index()].insert({message.to, true});
-    streams[message.to.index()].insert({message.from, false});
+    streams[message.from.index()].insert(message.stream(/*sends=*/true));
+    streams[message.to.index()].insert(message.stream(/*sends=*/false));
   }
   std::vector<std::int32_t> counts;
   for (const auto& each : streams) counts.push_back(static_cast<std::int32_t>(each.size()));

@@ -1,13 +1,15 @@
 // What ranks give their devices in a step: kernels, messages and waits, stream by stream.
 //
-// A rank's device has a stream that computes, and one for each direction between two ranks
-// (comm/announced_link.h, comm/nccl/).  What is written out is what executor, mailbox, sums and
-// gathers do: a send goes behind the kernels given so far, and is announced on the host.  A receive
-// goes behind those that were given when it was posted, once it is announced and its tensor is
-// needed.  device_proof.h replays it.
-// Pages of ZeRO 3 are written out as one fetch of all of a stage's before each of its passes.
+// A rank's device has a stream that computes, and one for each direction between it and a neighbour
+// of the pipeline; messages between replicas share some (mesh/group_streams.h, comm/nccl/).  What
+// is written out is what executor, mailbox, sums and gathers do: a send goes behind the kernels
+// given so far, and is announced on the host.  A receive goes behind those that were given when it
+// was posted, once it is announced and its tensor is needed.  device_proof.h replays it. Pages of
+// ZeRO 3 are written out as one fetch of all of a stage's before each of its passes.
 #pragma once
+#include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +34,25 @@ struct DeviceCall {
   std::int32_t place = 0;  // Its name among the order's places.
 };
 
+// A stream of messages.
+struct DeviceStream {
+  bool sends = false;
+  std::optional<Rank> neighbour = {};  // None: of replicas.
+  std::int32_t number = 0;             // The replicas' stream.
+  friend auto operator<=>(const DeviceStream&, const DeviceStream&) = default;
+};
+
 struct DeviceMessage {
   Rank from, to;
+  // The number of its streams at both ends, if both are replicas of a stage.
+  std::optional<std::int32_t> of_replicas = {};
+
+  // The stream of the rank that sends it, or of the one that receives it.
+  DeviceStream stream(bool sends) const {
+    if (of_replicas) return {.sends = sends, .number = *of_replicas};
+    return {.sends = sends, .neighbour = sends ? to : from};
+  }
+  Rank other(Rank rank) const { return rank == from ? to : from; }
 };
 
 struct DeviceOrder {
@@ -42,7 +61,7 @@ struct DeviceOrder {
   std::vector<std::vector<Rank>> groups;
   std::vector<std::string> places;  // "0B3", "sum 2 of stage 1".
 
-  // Streams with messages on each rank: one for each other rank and direction that it has.
+  // Streams with messages on each rank.
   std::vector<std::int32_t> message_streams() const;
 };
 

@@ -30,9 +30,9 @@ class DeviceReplay {
       ranks_.emplace_back().free = multiprocessors.of_device;
     }
     for (std::size_t m = 0; m < messages_.size(); ++m) {
-      const auto [from, to] = order.messages[m];
-      messages_[m].send = &ranks_[from.index()].streams[{to, /*sends=*/true}];
-      messages_[m].receive = &ranks_[to.index()].streams[{from, /*sends=*/false}];
+      const DeviceMessage& message = order.messages[m];
+      messages_[m].send = &ranks_[message.from.index()].streams[message.stream(/*sends=*/true)];
+      messages_[m].receive = &ranks_[message.to.index()].streams[message.stream(/*sends=*/false)];
     }
     meetings_.resize(order.groups.size());
   }
@@ -82,7 +82,7 @@ class DeviceReplay {
     std::size_t call = 0;        // The host's next.
     std::vector<Entry> entries;  // The stream that computes.
     std::size_t done = 0;
-    std::map<std::pair<Rank, bool>, Stream> streams;
+    std::map<DeviceStream, Stream> streams;
     std::map<Rank, Stream> announced;  // Messages from a rank that it has not begun to receive.
     std::int32_t free = 0;
     std::int64_t kernels = 0;
@@ -124,8 +124,8 @@ class DeviceReplay {
         Message& message = messages_[what];
         give(message.from, *message.send, call.what, state);
         message.is_announced = true;
-        const auto [from, to] = order_.messages[what];
-        ranks_[to.index()].announced[from].push_back(call.what);
+        const DeviceMessage& sent = order_.messages[what];
+        ranks_[sent.to.index()].announced[sent.from].push_back(call.what);
         return true;
       }
       case DeviceCall::Does::Post: {
@@ -200,7 +200,7 @@ class DeviceReplay {
         continue;
       }
       for (auto& [key, stream] : state.streams) {
-        if (key.second != sends || stream.empty()) continue;
+        if (key.sends != sends || stream.empty()) continue;
         DeviceEnd& end = end_of(stream.front(), sends);
         if (is_whole(end) || state.free == 0 || state.done < end.behind) continue;
         const std::int32_t taken = std::min(state.free, multiprocessors_.held - end.held);
@@ -219,14 +219,14 @@ class DeviceReplay {
     for (const std::int32_t number : std::exchange(begun_, {})) {
       Message& message = messages_[static_cast<std::size_t>(number)];
       if (message.is_over || !is_whole(message.from) || !is_whole(message.to)) continue;
-      const auto [from, to] = order_.messages[static_cast<std::size_t>(number)];
+      const DeviceMessage& of = named(number);
       const auto let_go = [&](State& state, Stream& stream, std::int32_t held) {
         state.free += held;
         stream.pop_front();
         change(state);
       };
-      let_go(ranks_[from.index()], *message.send, message.from.held);
-      let_go(ranks_[to.index()], *message.receive, message.to.held);
+      let_go(ranks_[of.from.index()], *message.send, message.from.held);
+      let_go(ranks_[of.to.index()], *message.receive, message.to.held);
       message.is_over = true;
       any = true;
     }
@@ -253,25 +253,36 @@ class DeviceReplay {
     return true;
   }
 
+  const DeviceMessage& named(std::int32_t message) const {
+    return order_.messages[static_cast<std::size_t>(message)];
+  }
+  std::size_t other_end(std::int32_t message, std::size_t rank) const {
+    return named(message).other(Rank(rank)).index();
+  }
+
   std::string message_text(std::int32_t message) const {
-    const auto [from, to] = order_.messages[static_cast<std::size_t>(message)];
-    return str("a message from rank ", from, " to rank ", to);
+    const DeviceMessage& of = named(message);
+    return str("a message from rank ", of.from, " to rank ", of.to);
   }
 
   // What keeps a rank from going on, and the rank that it waits for.
   std::pair<std::string, std::size_t> wait_of(std::size_t rank) const {
     const State& state = ranks_[rank];
-    const auto peer_of = [&](std::int32_t message) {
-      const auto [from, to] = order_.messages[static_cast<std::size_t>(message)];
-      return (from.index() == rank ? to : from).index();
-    };
+    const auto peer_of = [&](std::int32_t message) { return other_end(message, rank); };
     if (state.done < state.entries.size()) {
       const Entry& next = state.entries[state.done];
       const std::string& place = order_.places[static_cast<std::size_t>(next.place)];
       if (next.awaits >= 0) {
         const Message& message = messages_[static_cast<std::size_t>(next.awaits)];
-        const bool sends =
-            order_.messages[static_cast<std::size_t>(next.awaits)].from.index() == rank;
+        const bool sends = named(next.awaits).from.index() == rank;
+        const Stream& stream = sends ? *message.send : *message.receive;
+        if (!stream.empty() && stream.front() != next.awaits &&
+            std::ranges::find(stream, next.awaits) != stream.end()) {
+          return {
+              str("rank ", rank, " computes nothing behind ", place, " before ",
+                  message_text(next.awaits), ", which comes behind ", message_text(stream.front())),
+              peer_of(stream.front())};
+        }
         if (state.free == 0 && !is_whole(sends ? message.from : message.to)) {
           return full(rank, str("rank ", rank, " cannot begin to ", sends ? "send " : "receive ",
                                 message_text(next.awaits)));
@@ -300,7 +311,8 @@ class DeviceReplay {
     if (state.free == 0) return full(rank, str("rank ", rank, " cannot go on"));
     for (const auto& [key, stream] : state.streams) {
       if (!stream.empty()) {
-        return {str("rank ", rank, " waits for ", message_text(stream.front())), key.first.index()};
+        return {str("rank ", rank, " waits for ", message_text(stream.front())),
+                peer_of(stream.front())};
       }
     }
     return {str("rank ", rank, " has ended"), rank};
@@ -309,19 +321,21 @@ class DeviceReplay {
   std::pair<std::string, std::size_t> full(std::size_t rank, const std::string& what) const {
     const State& state = ranks_[rank];
     std::int32_t kernels = 0;
-    std::optional<std::size_t> other;
+    // Whose end has not begun though there is room, and else the first one.
+    std::pair<bool, std::size_t> other = {true, ranks_.size()};
     for (const auto& [key, stream] : state.streams) {
       if (stream.empty()) continue;
       const Message& message = messages_[static_cast<std::size_t>(stream.front())];
-      const DeviceEnd& end = key.second ? message.from : message.to;
+      const DeviceEnd& end = key.sends ? message.from : message.to;
       if (end.held == 0) continue;
       ++kernels;
-      const DeviceEnd& far = key.second ? message.to : message.from;
-      if (!other || (!is_whole(far) && ranks_[*other].free > 0)) other = key.first.index();
+      const DeviceEnd& far = key.sends ? message.to : message.from;
+      const std::size_t there = other_end(stream.front(), rank);
+      other = std::min(other, {is_whole(far) || ranks_[there].free == 0, there});
     }
     return {str(what, ": ", kernels, " kernels that wait for other ranks hold all ",
                 multiprocessors_.of_device, " multiprocessors"),
-            other.value_or(rank)};
+            other.second == ranks_.size() ? rank : other.second};
   }
 
   struct Meeting {

@@ -29,7 +29,7 @@ class Forwarding : public Communicator {
   std::int64_t age() const override { return inner_.age(); }
   std::string call_words() const override { return inner_.call_words(); }
   std::string transports() const override { return inner_.transports(); }
-  void link(std::vector<Rank> peers) override { inner_.link(std::move(peers)); }
+  void link(std::vector<Rank> peers, Peers are) override { inner_.link(std::move(peers), are); }
   Group make_group(const std::vector<Rank>& ranks) override { return inner_.make_group(ranks); }
   void put(const std::string& key, const std::string& value) override { inner_.put(key, value); }
   std::string get(const std::string& key) override { return inner_.get(key); }

@@ -52,7 +52,7 @@ ShardGroup::ShardGroup(Communicator& communicator, const std::vector<Rank>& rank
   const auto self = std::ranges::find(ranks_, communicator.rank());
   PENSTOCK_CHECK(self != ranks_.end(), "rank ", communicator.rank(), " is not in its group");
   place_ = static_cast<std::int32_t>(self - ranks_.begin());
-  communicator.link(ranks_);
+  communicator.link(ranks_, Peers::Group);
   group_ = communicator.make_group(ranks_);
 }
 

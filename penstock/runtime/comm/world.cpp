@@ -18,12 +18,12 @@
 #include "penstock/runtime/comm/call_watch.h"
 #include "penstock/runtime/comm/call_words.h"
 #include "penstock/runtime/comm/calls.h"
+#include "penstock/runtime/comm/device_links.h"
 #include "penstock/runtime/comm/gloo/gloo.h"
 #include "penstock/runtime/comm/group_messages.h"
 #include "penstock/runtime/comm/host_copy.h"
 #include "penstock/runtime/comm/interruptible_store.h"
 #include "penstock/runtime/comm/links.h"
-#include "penstock/runtime/comm/nccl/nccl.h"
 #include "penstock/runtime/comm/roll_call.h"
 #include "penstock/runtime/comm/shm/channel.h"
 #include "penstock/runtime/comm/shm/link.h"
@@ -64,10 +64,8 @@ class World : public Communicator {
         world_size_(world_size),
         listen_(listen),
         transport_(transport),
-        device_(device),
         host_(shm::host_identity()),
-        of_nccl_(of_nccl),
-        cuda_(rank, device, host_, of_nccl),
+        devices_(rank, device, host_, of_nccl, transport),
         hub_(rank, rules_),
         acceptor_(listen,
                   {.alarm = [this](const std::string& news) { roll_call_.hear(news); },
@@ -123,9 +121,10 @@ class World : public Communicator {
     return join(std::vector(transports_.begin(), transports_.end()), ", ");
   }
 
-  void link(std::vector<Rank> peers) override {
+  void link(std::vector<Rank> peers, Peers are) override {
     calls_.speak();
-    make_links(std::move(peers));
+    auto streams = are == Peers::Group ? devices_.shared_streams(peers) : devices_.own_streams();
+    make_links(std::move(peers), streams);
   }
 
   Group make_group(const std::vector<Rank>& ranks) override {
@@ -209,7 +208,7 @@ class World : public Communicator {
   // What other ranks ask for when they connect.
   void introduce() {
     if (uses_shared_memory()) put(host_key(rank_), host_);
-    put(device_key(rank_), cuda_.introduction());
+    put(device_key(rank_), devices_.introduction());
   }
 
   // Drops connections in the order in which they were made, which is one for all ranks.  Each waits
@@ -230,7 +229,10 @@ class World : public Communicator {
   // The connections of this rank, by name.
   std::vector<std::string> connections() const {
     std::vector<std::string> names;
-    for (const auto& [peer, link] : links_) names.push_back(link_name(peer));
+    for (const auto& [peer, link] : links_) {
+      names.push_back(link_name(peer));
+      if (link->takes_device_memory()) names.push_back(link_name(peer) + "/devices");
+    }
     for (const ConnectedGroup& group : groups_) names.push_back(group.name());
     return names;
   }
@@ -244,10 +246,11 @@ class World : public Communicator {
     std::vector<Rank> peers;
     for (const auto& [peer, link] : links_) {
       if (has(peer, link_name(peer))) peers.push_back(peer);
+      if (!has(peer, link_name(peer) + "/devices")) devices_.forget(peer);
     }
     links_.clear();
     prepare_gloo();
-    link(peers);
+    make_links(std::move(peers), devices_.earlier_streams());
     for (ConnectedGroup& group : groups_) {
       const std::string name = group.name();
       if (std::ranges::all_of(group.ranks, [&](Rank rank) { return has(rank, name); })) {
@@ -298,24 +301,31 @@ class World : public Communicator {
   }
 
   // Both ends of every pair take the pairs in one global order, so none waits in a circle.
-  void make_links(std::vector<Rank> peers) {
+  void make_links(std::vector<Rank> peers, const DeviceLinks::StreamsTo& streams_to) {
     std::sort(peers.begin(), peers.end(),
               [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
-    std::vector<Rank> made;
+    std::map<Rank, const char*> made;  // How, by peer.
+    std::erase(peers, rank_);
     for (const Rank peer : peers) {
-      if (peer == rank_ || links_.contains(peer)) continue;
-      links_[peer] = between_devices(peer, make_link(peer));
-      made.push_back(peer);
+      if (!links_.contains(peer)) {
+        links_[peer] = make_link(peer);
+        made[peer] = "";
+      }
+      const auto introduced = [&] { return get(device_key(peer)); };
+      if (devices_.widen(links_.at(peer), peer, introduced, streams_to, store_, rules_)) {
+        transports_.insert(devices_.transport());
+        made[peer] = "/devices";
+      }
     }
-    for (const Rank peer : made) put(str("linked/", rank_, "-", peer), "");
-    for (const Rank peer : made) await(str("linked/", peer, "-", rank_));
+    for (const auto& [peer, how] : made) put(str("linked/", rank_, "-", peer, how), "");
+    for (const auto& [peer, how] : made) await(str("linked/", peer, "-", rank_, how));
   }
 
   void connect(ConnectedGroup& group) {
     if (group.is_of_one()) return;
     PENSTOCK_CHECK(std::ranges::count(group.ranks, rank_) == 1, "rank ", rank_,
                    " is not in its group");
-    make_links(group.ranks);
+    make_links(group.ranks, [](Rank) { return std::nullopt; });
     std::vector<Link*> links;
     for (const Rank rank : group.ranks) {
       links.push_back(rank == rank_ ? nullptr : links_.at(rank).get());
@@ -359,14 +369,6 @@ class World : public Communicator {
   // Waits until some rank has put the key.
   void await(const std::string& key) {
     in_store(key, [&] { store_->wait({key}, rules_.deadline); });
-  }
-
-  std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {
-    if (transport_ != Transport::Auto || device_.type() != of_nccl_) return host;
-    if (!cuda_.reaches(peer, get(device_key(peer)))) return host;
-    transports_.insert(str("NCCL ", cuda_.nccl()));
-    return make_announced_link(std::move(host), connect_nccl(store_, rank_, peer, device_, rules_),
-                               device_);
   }
 
   std::unique_ptr<Link> make_link(Rank peer) {
@@ -469,10 +471,8 @@ class World : public Communicator {
   std::int32_t world_size_;
   std::string listen_;
   Transport transport_;
-  c10::Device device_;
   std::string host_;
-  c10::DeviceType of_nccl_;
-  CudaDevice cuda_;
+  DeviceLinks devices_;
   std::optional<GlooConnector> gloo_;  // Makes this age's links, where it is asked for.
   tcp::Hub hub_;
   std::map<Rank, std::unique_ptr<Link>> links_;

@@ -78,7 +78,7 @@ class LoneCommunicator final : public comm::Communicator {
   std::int64_t age() const override { return 0; }
   std::string call_words() const override { return {}; }
   std::string transports() const override { return {}; }
-  void link(std::vector<Rank> /*peers*/) override {}
+  void link(std::vector<Rank> /*peers*/, comm::Peers /*are*/) override {}
   Group make_group(const std::vector<Rank>& /*ranks*/) override { return {}; }
   void put(const std::string& /*key*/, const std::string& /*value*/) override {}
   std::string get(const std::string& /*key*/) override { return {}; }

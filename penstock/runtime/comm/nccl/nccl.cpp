@@ -137,15 +137,14 @@ class NcclTransfer : public Transfer {
   bool is_awaited_ = false;
 };
 
-// A communicator and a stream of its own: what goes one way does not queue behind what goes the
-// other.
+// A communicator of its own: what goes one way does not queue behind what goes the other.
 class NcclChannel : public Channel {
  public:
   NcclChannel(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, bool sends,
-              c10::Device device, WaitRules& rules)
+              c10::Stream stream, WaitRules& rules)
       : other_(sends ? 1 : 0),
-        guard_(device.type()),
-        stream_(guard_.getStreamFromGlobalPool(device)),
+        guard_(stream.device_type()),
+        stream_(stream),
         comm_(store, name, 1 - other_, rules) {}
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor) override {
@@ -218,17 +217,22 @@ bool CudaDevice::reaches(Rank peer, const std::string& introduction) const {
                    "launch.transport = shm, tcp or gloo takes messages through host memory"});
 }
 
+c10::Stream new_stream(c10::Device device) {
+  return VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
 Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, Rank peer,
-                      c10::Device device, WaitRules& rules) {
+                      const MessageStreams& streams, WaitRules& rules) {
   const auto [low, high] = std::minmax(rank, peer);
   Channels channels;
   for (const Rank sender : {low, high}) {
     const bool sends = sender == rank;
     auto& channel = sends ? channels.out : channels.in;
-    const c10::DeviceGuard current(device);  // A communicator is of the device that is current.
+    // A communicator is of the device that is current.
+    const c10::DeviceGuard current(streams.out.device());
     try {
       channel = std::make_unique<NcclChannel>(store, str("nccl/", low, "-", high, "/from/", sender),
-                                              sends, device, rules);
+                                              sends, sends ? streams.out : streams.in, rules);
     } catch (const std::exception& error) {
       rules.interrupt.check();
       throw CommError(str("rank ", rank, " could not connect to rank ", peer,

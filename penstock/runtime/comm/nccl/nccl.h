@@ -3,6 +3,7 @@
 // World makes them for links between ranks that have a device each.
 #pragma once
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -36,9 +37,15 @@ class CudaDevice {
   std::string nccl_;
 };
 
+// Streams of a device, in which messages go to another rank and come from it.
+struct MessageStreams {
+  c10::Stream out, in;
+};
+c10::Stream new_stream(c10::Device device);
+
 // Connects both directions to `peer`, who calls it too.  REQUIRES: the devices reach each other.
 // Throws: CommError, after the rules' deadline.
 Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, Rank peer,
-                      c10::Device device, WaitRules& rules);
+                      const MessageStreams& streams, WaitRules& rules);
 
 }  // namespace penstock::comm
