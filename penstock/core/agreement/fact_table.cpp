@@ -238,7 +238,7 @@ std::span<const FactRow> fact_table() {
        kSameThreads},
       {Fact::CpuKernels,
        "CPU kernels",
-       "of torch, with `numerics.invariant` only",
+       "of torch, and a hash of products, with `numerics.invariant` only",
        "the process",
        {Trainer},
        kSameKernels},

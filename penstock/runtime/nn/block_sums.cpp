@@ -150,6 +150,10 @@ at::Tensor product_in_blocks(const at::Tensor& x, const at::Tensor& weight, std:
   return like(sum, x);
 }
 
+at::Tensor gradient_of_summand(const Linear& linear, const at::Tensor& gradient) {
+  return like(at::mm(rows_of(gradient), linear.weight), gradient);
+}
+
 at::Tensor product_and_bias(const at::Tensor& x, const Linear& linear) {
   at::Tensor product = at::mm(rows_of(x), linear.weight.t());
   if (linear.bias.defined()) product += linear.bias;
@@ -205,7 +209,7 @@ at::Tensor summand_in_blocks(const at::Tensor& x, const at::Tensor& weight, std:
   }
   const auto of_inputs = [=](const Tensors& gradients) {
     const at::NoGradGuard no_grad;
-    return Tensors{like(at::mm(rows_of(gradients[0]), held.weight), gradients[0])};
+    return Tensors{gradient_of_summand(held, gradients[0])};
   };
   const auto of_weights = [=](const Tensors& gradients) {
     const at::NoGradGuard no_grad;

@@ -49,6 +49,8 @@ at::Tensor gradient_of_shared(const std::vector<Linear>& linears, const Tensors&
                               std::int64_t blocks);
 // x W^T, of inputs that ranks share: in blocks of these.  Without autograd.
 at::Tensor product_in_blocks(const at::Tensor& x, const at::Tensor& weight, std::int64_t blocks);
+// The gradient of that x.  Without autograd.
+at::Tensor gradient_of_summand(const Linear& linear, const at::Tensor& gradient);
 // x W^T + b, the product apart: of outputs that ranks share.  Without autograd.
 at::Tensor product_and_bias(const at::Tensor& x, const Linear& linear);
 // Appends the gradients of a weight, and of a bias where there is one.  Without autograd.

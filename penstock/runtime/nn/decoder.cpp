@@ -2,7 +2,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -19,6 +18,7 @@
 #include "penstock/runtime/nn/decoder_attention.h"
 #include "penstock/runtime/nn/decoder_bits.h"
 #include "penstock/runtime/nn/decoder_modules.h"
+#include "penstock/runtime/nn/products.h"
 #include "penstock/runtime/nn/decoder_pieces.h"
 #include "penstock/runtime/nn/token_rows.h"
 
@@ -293,9 +293,9 @@ class DecoderHead : public DecoderLayer {
         weight_(register_part("weight", making, {options.vocabulary, options.hidden},
                               {.dimension = 0})) {}
   at::Tensor forward(const at::Tensor& x) override {
+    const Linear head{.weight = weight_, .bias = {}};
     at::Tensor logits =
-        blocks_ ? linears_in_blocks(x, {{.weight = weight_, .bias = {}}}, *blocks_).front()
-                : at::linear(x, weight_);
+        blocks_ ? linears_in_blocks(x, {head}, *blocks_).front() : linear_of(x, head);
     if (divisor_ != 1.0) logits = logits / divisor_;
     return cap_ ? (logits / *cap_).tanh() * *cap_ : logits;
   }

@@ -10,6 +10,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/gated.h"
+#include "penstock/runtime/nn/products.h"
 #include "penstock/runtime/nn/rms_norm.h"
 
 namespace penstock::nn {
@@ -38,8 +39,8 @@ std::vector<Linear> plain_ones(const Projections& projections) {
 
 Tensors outputs_of(const Projections& projections, const at::Tensor& x) {
   const std::optional<std::int64_t> blocks = projections.front()->blocks();
-  const std::vector<Linear> plain = blocks ? plain_ones(projections) : std::vector<Linear>();
-  if (!plain.empty()) return linears_in_blocks(x, plain, *blocks);
+  const std::vector<Linear> plain = plain_ones(projections);
+  if (!plain.empty()) return blocks ? linears_in_blocks(x, plain, *blocks) : linears_of(x, plain);
   Tensors outputs;
   for (const ProjectionPointer& each : projections) outputs.push_back(each->forward(x));
   return outputs;
@@ -111,7 +112,9 @@ at::Tensor Projection::add_bias(const at::Tensor& sum) const {
 
 at::Tensor Projection::product(const at::Tensor& x, const std::optional<at::Tensor>& bias) {
   const at::Tensor weight = is_in_out_ ? weight_.t() : weight_;
-  const at::Tensor y = at::linear(x, weight, bias);
+  const at::Tensor y = is_in_out_ || blocks_
+                           ? at::linear(x, weight, bias)
+                           : linear_of(x, {.weight = weight_, .bias = bias.value_or(at::Tensor())});
   if (!adapter_in_.defined()) return y;
   const at::Tensor dropped = dropout_ ? dropout_->forward_part(x, in_here_, in_) : x;
   const at::Tensor added = at::linear(at::linear(dropped, adapter_in_), adapter_out_) * scale_;

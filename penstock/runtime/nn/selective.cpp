@@ -2,8 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 #include <memory>
@@ -12,41 +10,11 @@
 
 #include "penstock/runtime/nn/gated.h"
 #include "penstock/runtime/nn/passes/passes.h"
+#include "penstock/runtime/nn/products.h"
 #include "penstock/runtime/nn/rms_norm.h"
 
 namespace penstock::nn {
 namespace {
-
-// Copies that autograd does not see.
-Linear detached(const Linear& linear) {
-  return {.weight = linear.weight.detach(),
-          .bias = linear.bias.defined() ? linear.bias.detach() : at::Tensor()};
-}
-
-at::Tensor applied(const Linear& linear, const at::Tensor& x) {
-  return at::linear(x, linear.weight,
-                    linear.bias.defined() ? std::optional(linear.bias) : std::nullopt);
-}
-
-at::Tensor rows(const at::Tensor& x) { return x.flatten(0, -2); }
-
-at::Tensor gradient_of_input(const Linear& linear, const at::Tensor& gradient) {
-  std::vector<std::int64_t> sizes = gradient.sizes().vec();
-  sizes.back() = linear.weight.size(1);
-  return at::mm(rows(gradient), linear.weight).view(sizes);
-}
-
-// Appends the gradients of its weight, and of its bias where it has one.
-void add_gradients(Tensors& gradients, const Linear& linear, const at::Tensor& input,
-                   const at::Tensor& gradient) {
-  gradients.push_back(at::mm(rows(gradient).t(), rows(input)));
-  if (linear.bias.defined()) gradients.push_back(rows(gradient).sum(0));
-}
-
-void add_weights(Tensors& weights, const Linear& linear) {
-  weights.push_back(linear.weight);
-  if (linear.bias.defined()) weights.push_back(linear.bias);
-}
 
 // The backward of linears behind a norm.  What comes into the norm goes from the gradients of
 // inputs to those of weights, which need it too.
@@ -57,14 +25,16 @@ class LinearsOfNorm {
       : norm_(std::move(norm)),
         linears_(std::move(linears)),
         blocks_(blocks),
-        gives_sum_(gives_sum) {}
+        gives_sum_(gives_sum) {
+    for (const Linear& each : linears_) held_.push_back(detached(each));
+  }
 
   Tensors outputs() {
     Tensors all;
     if (gives_sum_) all.push_back(norm_.input().variable_data());
-    for (const Linear& linear : linears_) {
+    for (const Linear& linear : held_) {
       all.push_back(blocks_ ? product_and_bias(norm_.output(), linear)
-                            : applied(linear, norm_.output()));
+                            : output_of(norm_.output(), linear));
     }
     norm_.forget_output();
     return all;
@@ -102,18 +72,11 @@ class LinearsOfNorm {
 
   void sum_into_norm(const Tensors& gradients) {
     of_norm_.reset();
-    const auto first = gradients.begin() + (gives_sum_ ? 1 : 0);
+    const Tensors of_linears(gradients.begin() + (gives_sum_ ? 1 : 0), gradients.end());
     const auto is_there = [](const at::Tensor& each) { return each.defined(); };
-    if (blocks_ && std::any_of(first, gradients.end(), is_there)) {
-      of_norm_ = gradient_of_shared(linears_, {first, gradients.end()}, *blocks_);
-    }
-    if (blocks_) return;
-    for (std::size_t i = 0; i < linears_.size(); ++i) {
-      const at::Tensor& gradient = of_linear(gradients, i);
-      if (!gradient.defined()) continue;
-      const at::Tensor part = gradient_of_input(linears_[i], gradient);
-      of_norm_ = of_norm_.defined() ? of_norm_.add_(part) : part;
-    }
+    if (std::ranges::none_of(of_linears, is_there)) return;
+    of_norm_ = blocks_ ? gradient_of_shared(held_, of_linears, *blocks_)
+                       : gradient_of_input(held_, of_linears);
   }
 
   void add_linears(Tensors& found, const Tensors& gradients) {
@@ -121,10 +84,10 @@ class LinearsOfNorm {
     const at::Tensor input = norm_.output_again();
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const at::Tensor& gradient = of_linear(gradients, i);
-      if (gradient.defined() && blocks_) {
-        add_gradients_of(found, linears_[i], input, gradient);
+      if (!blocks_) {
+        append_gradients(found, linears_[i], input, gradient);
       } else if (gradient.defined()) {
-        add_gradients(found, linears_[i], input, gradient);
+        add_gradients_of(found, held_[i], input, gradient);
       } else {
         found.resize(found.size() + (linears_[i].bias.defined() ? 2 : 1));
       }
@@ -132,7 +95,8 @@ class LinearsOfNorm {
   }
 
   RmsNorm norm_;
-  std::vector<Linear> linears_;
+  std::vector<Linear> linears_;  // The parameters themselves.
+  std::vector<Linear> held_;
   std::optional<std::int64_t> blocks_;
   bool gives_sum_;
   at::Tensor of_norm_;
@@ -145,15 +109,11 @@ exchange::Sums sums_of_norm(const std::optional<std::int64_t>& blocks) {
 // `inputs`: x, or x and what is added to it.
 Tensors linears_behind(RmsNorm norm, const Tensors& inputs, const at::Tensor& norm_weight,
                        const std::vector<Linear>& linears, std::optional<std::int64_t> blocks) {
-  std::vector<Linear> held;
   Tensors outputs, weights = {norm_weight};
-  for (const Linear& linear : linears) {
-    held.push_back(detached(linear));
-    add_weights(weights, linear);
-  }
+  for (const Linear& linear : linears) append_parameters(weights, linear);
   const std::size_t count = inputs.size();
   const auto backward =
-      std::make_shared<LinearsOfNorm>(std::move(norm), std::move(held), blocks, count > 1);
+      std::make_shared<LinearsOfNorm>(std::move(norm), linears, blocks, count > 1);
   {
     const at::NoGradGuard no_grad;
     outputs = backward->outputs();
@@ -201,22 +161,25 @@ at::Tensor linear_of_gated(const at::Tensor& gate, const at::Tensor& up, const L
   {
     const at::NoGradGuard no_grad;
     const at::Tensor x = gated_values(kept_gate, kept_up);
-    output = blocks ? product_in_blocks(x, held.weight, *blocks) : applied(held, x);
+    output = blocks ? product_in_blocks(x, held.weight, *blocks) : output_of(x, held);
   }
   const auto of_inputs = [=](const Tensors& gradients) {
     const at::NoGradGuard no_grad;
-    auto [of_gate, of_up] =
-        gradients_of_gated(gradient_of_input(held, gradients[0]), kept_gate, kept_up);
+    const at::Tensor of_product =
+        blocks ? gradient_of_summand(held, gradients[0]) : gradient_of_input({held}, gradients);
+    auto [of_gate, of_up] = gradients_of_gated(of_product, kept_gate, kept_up);
     return Tensors{std::move(of_gate), std::move(of_up)};
   };
   const auto of_weights = [=](const Tensors& gradients) {
     const at::NoGradGuard no_grad;
     Tensors found;
-    add_gradients(found, held, gated_values(kept_gate, kept_up), gradients[0]);
+    const at::Tensor input = gated_values(kept_gate, kept_up);
+    blocks ? add_gradients_of(found, held, input, gradients[0])
+           : append_gradients(found, linear, input, gradients[0]);
     return found;
   };
   Tensors weights;
-  add_weights(weights, linear);
+  append_parameters(weights, linear);
   return with_own_backward({output}, {gate, up}, weights,
                            {.of_inputs = of_inputs, .of_weights = of_weights})
       .front();

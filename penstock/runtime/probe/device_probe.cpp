@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/runtime/nn/host_products.h"
 #include "penstock/runtime/stage/backward.h"
 
 namespace penstock::probe {
@@ -126,7 +127,7 @@ class Measuring {
     for (const std::int64_t edge : edges_) {
       const at::Tensor a = randoms({edge, edge}, type), b = randoms({edge, edge}, type);
       const double operations = 2.0 * std::pow(static_cast<double>(edge), 3);
-      rates.push_back(operations / seconds_of([&] { at::mm(a, b.t()); }));
+      rates.push_back(operations / seconds_of([&] { nn::product(a, b.t()); }));
     }
     const std::string name = type == at::kFloat ? "float" : "short";
     figures_.add(name + " peak", std::ranges::max(rates));

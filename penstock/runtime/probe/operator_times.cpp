@@ -41,6 +41,7 @@ constexpr std::array<ProductRow, 9> kProducts = {{{"mm", 0},
                                                   {"_addmm_activation", 1}}};
 // The same, of x and a weight with a row for each output.
 constexpr std::array<std::string_view, 2> kLinears = {"mkldnn_linear", "_mkl_linear"};
+constexpr std::string_view kLinearOfOneDnn = "mkldnn::_linear_pointwise";
 
 bool is_attention(std::string_view name) {
   return name.find("flash_attention") != std::string_view::npos ||
@@ -95,15 +96,15 @@ ProductSizes own_product(c10::ArrayRef<const c10::IValue> inputs) {
 
 ProductSizes product_sizes(std::string_view name, c10::ArrayRef<const c10::IValue> inputs) {
   if (name.starts_with(kOwn)) return own_product(inputs);
-  if (!name.starts_with(kAten)) return {};
-  name.remove_prefix(kAten.size());
+  if (!name.starts_with(kAten) && name != kLinearOfOneDnn) return {};
+  if (name.starts_with(kAten)) name.remove_prefix(kAten.size());
   for (const ProductRow& row : kProducts) {
     if (row.name != name) continue;
     const at::Tensor* a = tensor_at(inputs, row.first);
     const at::Tensor* b = tensor_at(inputs, row.first + 1);
     return a && b ? product_of(*a, *b) : ProductSizes{};
   }
-  if (std::ranges::find(kLinears, name) == kLinears.end()) return {};
+  if (name != kLinearOfOneDnn && std::ranges::find(kLinears, name) == kLinears.end()) return {};
   const at::Tensor* x = tensor_at(inputs, 0);
   const at::Tensor* weight = tensor_at(inputs, name == "_mkl_linear" ? 2 : 1);
   return x && weight ? linear_of(*x, *weight) : ProductSizes{};

@@ -27,7 +27,9 @@
 #include "penstock/runtime/run/telling_others.h"
 #include "penstock/runtime/run/text_samples.h"
 #include "penstock/runtime/run/timeline.h"
+#include "penstock/runtime/run/type_cost.h"
 #include "penstock/runtime/run/validation.h"
+#include "penstock/runtime/train/precision.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::run {
@@ -141,6 +143,7 @@ class Run {
     if (!config_.run.save.empty()) saved_model_->check_room();
     const auto tell = [this](const std::string& text) { record_.tell("penstock: " + text); };
     name_answer_ends(tell);
+    tell_cost_of_type(tell);
     const auto note = [this](measure::RunEvent event) { record_.note(std::move(event)); };
     checkpoints_.emplace(config_, trained_.trainer(), communicator, progress_, trained_.facts(),
                          tell, note);
@@ -165,6 +168,12 @@ class Run {
   }
 
   // A model that was taught to end its answers with a token is to be stopped by that.
+  void tell_cost_of_type(const std::function<void(const std::string&)>& tell) const {
+    if (!trained_.is_root()) return;
+    const auto cost = cost_of_type(train::make_precision(config_).type, trained_.device());
+    if (cost) tell(*cost);
+  }
+
   void name_answer_ends(const std::function<void(const std::string&)>& tell) {
     const auto& folder = trained_.model().folder;
     if (!folder || config_.run.save.empty()) return;

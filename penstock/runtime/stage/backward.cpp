@@ -14,6 +14,7 @@
 #include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/own_backward_node.h"
+#include "penstock/runtime/nn/products.h"
 
 namespace penstock::stage {
 namespace {
@@ -313,6 +314,7 @@ class BackwardPass {
 
 void DeferredWeights::run() {
   const torch::NoGradGuard no_grad;
+  const nn::AddsGradients adds;
   auto held = held_.begin();
   for (std::size_t i = 0; i < graph_.items.size(); ++i) {
     if (parts_[i] == Part::Input || parts_[i] == Part::Inputs) continue;
@@ -344,12 +346,14 @@ void DeferredWeights::run() {
 
 Tensors backward(const Tensors& outputs, const Tensors& output_gradients, const Tensors& inputs) {
   const torch::NoGradGuard no_grad;
+  const nn::AddsGradients adds;
   return BackwardPass(outputs, output_gradients, inputs).run_whole();
 }
 
 SplitBackward backward_input(const Tensors& outputs, const Tensors& output_gradients,
                              const Tensors& inputs) {
   const torch::NoGradGuard no_grad;
+  const nn::AddsGradients adds;
   return BackwardPass(outputs, output_gradients, inputs).run_inputs();
 }
 

@@ -17,6 +17,7 @@
 #include "penstock/core/content_hash.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
+#include "penstock/runtime/nn/host_products.h"
 
 namespace penstock::train {
 
@@ -26,8 +27,9 @@ namespace {
 
 // Variables that change what kernels give, by the pages of torch, oneDNN, MKL and CUDA.
 constexpr std::array kVariables = {
-    "CUBLAS_WORKSPACE_CONFIG",         "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",         "NVIDIA_TF32_OVERRIDE",     "ONEDNN_DEFAULT_FPMATH_MODE",
+    "CUBLAS_WORKSPACE_CONFIG",         "DNNL_DEFAULT_FPMATH_MODE",   "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",                        "MKL_ENABLE_INSTRUCTIONS",    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",      "ONEDNN_MAX_CPU_ISA",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"};
 
 std::string environment() {
@@ -92,6 +94,23 @@ std::string hash_of_updates() {
   return content_hash(bytes);
 }
 
+// Of one product that oneDNN may compute, forward and of a weight, and of one that is too small.
+std::string hash_of_products() {
+  const at::NoGradGuard no_grad;
+  const auto options = at::TensorOptions(at::kFloat).device(at::kCPU);
+  const auto values = [&](std::int64_t rows, std::int64_t columns, double scale) {
+    return ((at::arange(rows * columns, options) * scale).frac() - 0.5).view({rows, columns});
+  };
+  std::string bytes;
+  for (const std::int64_t width : {64, 256}) {
+    const at::Tensor x = values(256, width, 0.6180339887), w = values(width, width, 0.7548776662);
+    for (const at::Tensor& each : {nn::product(x, w.t()), nn::product(x.t(), x)}) {
+      bytes.append(static_cast<const char*>(each.const_data_ptr()), each.nbytes());
+    }
+  }
+  return content_hash(bytes);
+}
+
 }  // namespace
 
 Facts facts_of_process() {
@@ -111,7 +130,7 @@ Facts facts_of_host_updates() { return {{Fact::BitsOfUpdate, hash_of_updates()}}
 
 Facts facts_of_bits() {
   return {{Fact::Threads, str(at::get_num_threads())},
-          {Fact::CpuKernels, at::get_cpu_capability()}};
+          {Fact::CpuKernels, str(at::get_cpu_capability(), ", products ", hash_of_products())}};
 }
 
 }  // namespace penstock::train

@@ -30,11 +30,13 @@ bool can_fuse(std::initializer_list<std::reference_wrapper<const at::Tensor>> te
 }
 
 void compute_observed(const char* pass, const std::vector<at::Tensor>& reads,
-                      const std::function<void()>& compute) {
+                      const std::function<void()>& compute,
+                      std::initializer_list<std::int64_t> product) {
   std::optional<at::StepCallbacks> observers =
       at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
   if (!observers) return compute();
-  const std::vector<c10::IValue> inputs(reads.begin(), reads.end());
+  std::vector<c10::IValue> inputs(reads.begin(), reads.end());
+  inputs.insert(inputs.end(), product.begin(), product.end());
   at::RecordFunction record(std::move(*observers));
   record.before(pass, c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()));
   compute();

@@ -47,9 +47,10 @@ inline constexpr Pass<LossGradientRows> kLossGradient{"penstock::loss_gradient",
                                                       &Kernels::loss_gradient};
 
 // Computes between what observers of torch's operators do before one and behind it: some bring
-// parameters that are away (parameters/pager.h).
+// parameters that are away (parameters/pager.h).  `product`: its rows, inner size and columns.
 void compute_observed(const char* pass, const std::vector<at::Tensor>& reads,
-                      const std::function<void()>& compute);
+                      const std::function<void()>& compute,
+                      std::initializer_list<std::int64_t> product = {});
 void tell(std::string_view pass, const std::vector<at::Tensor>& reads,
           const std::vector<at::Tensor>& writes);
 

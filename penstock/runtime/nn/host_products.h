@@ -1,0 +1,25 @@
+// Whose kernels multiply matrices of floats in the host's memory: oneDNN's, or those of at::mm().
+//
+// The only place that chooses, by the processor, torch's settings and the sizes alone: ranks on
+// equal machines choose alike, at every step.  Torch gives floats to MKL; oneDNN is faster on
+// processors with AVX2 or AVX512 (docs/benchmarks.md), in products that are worth its call.
+// Tensors without memory are multiplied by at::mm(), and added to where oneDNN would add.
+// Knows no layers and no autograd.
+// Shapes: left [rows, inner], right [inner, columns], in any order of memory.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace penstock::nn {
+
+// Whether oneDNN multiplies these: no other function here has to be asked first.
+bool has_faster_product(const at::Tensor& left, const at::Tensor& right);
+
+at::Tensor product(const at::Tensor& left, const at::Tensor& right);
+
+// Whether add_product() needs no memory for the product.  It rounds as if it did: the product is
+// whole before it is added.
+bool adds_in_place(const at::Tensor& left, const at::Tensor& right);
+// sum += left x right.  The bits are those of the product, and then an addition.
+void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right);
+
+}  // namespace penstock::nn
