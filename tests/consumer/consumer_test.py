@@ -2,10 +2,11 @@
 """Installs a build of penstock, moves it, and builds and runs projects with it.
 
 The project beside this file compares a pipeline with a plain loop.  examples/cpp/finetune_llama
-saves, bit for bit, what `penstock train` does with the same numbers in a configuration.
+saves, bit for bit, what `penstock train` does with the same numbers in a configuration;
+examples/cpp/emulate_own_layers tells what `penstock emulate` does.
 Usage: consumer_test.py CMAKE BUILD_FOLDER TORCH_DIR.
 
-Takes over 10 s: two programs are compiled with torch's headers.  Everything happens in one folder
+Takes over 10 s: three programs are compiled with torch's headers.  Everything happens in one folder
 of the build, so that the build's ccache knows them where nothing has changed.
 """
 
@@ -108,6 +109,28 @@ def check_finetuning(program: Path, penstock: Path, folder: Path) -> None:
     assert sum(name.endswith(".safetensors") for name in files) == 2, sorted(files)
 
 
+def check_emulating(program: Path, penstock: Path, folder: Path) -> None:
+    config = {
+        "train_batch_size": 16,
+        "gradient_accumulation_steps": 4,
+        "zero_optimization": {"stage": 2},
+        "mesh": {"pipe": 2, "data": 2},
+        "model": {"type": "gpt", "layers": 2, "hidden": 64, "heads": 4, "sequence_length": 64},
+    }
+    (folder / "gpt.json").write_text(json.dumps(config))
+    expected = []
+    for device in ("h100-sxm", "a100-80"):
+        words = ("emulate", folder / "gpt.json", "--device", device, "--json")
+        step = json.loads(run(penstock, *words))
+        expected.append(f"{device}: {1e3 * step['step_s']:.3f} ms a step, "
+                        f"{16 / step['step_s']:.0f} samples a second")  # fmt: skip
+        for rank in step["ranks"]:
+            expected.append("  {kernels} kernels, {messages} messages of {message_bytes} bytes, "
+                            "{peak_bytes} bytes at the peak".format(**rank))  # fmt: skip
+    told = run(program).splitlines()
+    assert told == expected, f"{told}, and not {expected}"
+
+
 def main(cmake: str, build: str, torch: str) -> None:
     source, launcher = Path(__file__).resolve().parent, compiler_launcher(build)
     folder = Path(build, "tests/consumer")
@@ -128,8 +151,12 @@ def main(cmake: str, build: str, torch: str) -> None:
     example = source.parent.parent / "examples/cpp/finetune_llama"
     build_project(cmake, example, folder / "example", prefix, torch, launcher)
     check_finetuning(folder / "example/finetune_llama", prefix / "bin/penstock", folder)
+    if not Path(torch).parents[1].joinpath("lib/libtorch_cuda.so").exists():
+        example = source.parent.parent / "examples/cpp/emulate_own_layers"
+        build_project(cmake, example, folder / "emulated", prefix, torch, launcher)
+        check_emulating(folder / "emulated/emulate_own_layers", prefix / "bin/penstock", folder)
     shutil.rmtree(folder)
-    print("installed, moved, built against, and trained: as the plain loop, and as penstock train")
+    print("installed, moved, built against; trained and emulated as penstock does")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@
 #include "penstock/core/output.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
-#include "penstock/runtime/emulate/emulate.h"
+#include "penstock/runtime/emulate/from_config.h"
 #include "penstock/runtime/run/report_files.h"
 #include "penstock/runtime/weights/atomic_file.h"
 
@@ -35,19 +35,6 @@ double kernel_s(const Ledger& ledger, Work work) {
   return ledger.kernel_s[static_cast<std::size_t>(work)];
 }
 
-std::int64_t kernels(const Ledger& ledger) {
-  std::int64_t all = 0;
-  for (const std::int64_t each : ledger.kernels) all += each;
-  return all;
-}
-
-// Seconds of the step in which the device did nothing of what its ledger has.
-double rest_s(const RankReport& rank) {
-  double known = rank.step.message_wait_s + rank.step.host_wait_s + rank.step.copy_s;
-  for (const double each : rank.step.kernel_s) known += each;
-  return std::max(0.0, rank.step_s - known);
-}
-
 // What the device did with the step's time.
 std::string times_table(const Report& report) {
   std::vector<TextRow> rows = {{"rank", "step s", "products", "attention", "other", "copies",
@@ -59,10 +46,10 @@ std::string times_table(const Report& report) {
     for (const double seconds :
          {rank.step_s, kernel_s(step, Work::Products), kernel_s(step, Work::Attention),
           kernel_s(step, Work::Other), step.copy_s, step.message_wait_s, step.host_wait_s,
-          rest_s(rank)}) {
+          rank.rest_s()}) {
       row.push_back(formatted("%.3f", seconds));
     }
-    row.push_back(std::to_string(kernels(step)));
+    row.push_back(std::to_string(step.all_kernels()));
     rows.push_back(std::move(row));
   }
   return text_table(rows);
@@ -98,16 +85,15 @@ std::string at_the_peak(const Report& report) {
              ", GiB by the operator that wrote it: ", join(words, ", "), "\n");
 }
 
-std::string as_text(const Report& report, const devices::DeviceModel& device) {
-  return str(
-      formatted("%.3f s a step, %.0f tokens a second, %.1f %% of the peak", report.step_s,
-                static_cast<double>(report.tokens) / report.step_s, 100 * report.share_of_peak),
-      "; ", mesh::in_words(report.mesh), " on ", device.title, "\n\n",
-      "seconds of a step, by what each rank's device does\n", times_table(report), "\n",
-      "of a step\n", counts_table(report), "\n", at_the_peak(report));
+std::string as_text(const Report& report, std::int64_t tokens, const devices::DeviceModel& device) {
+  return str(formatted("%.3f s a step, %.0f tokens a second, %.1f %% of the peak", report.step_s,
+                       static_cast<double>(tokens) / report.step_s, 100 * report.share_of_peak),
+             "; ", mesh::in_words(report.mesh), " on ", device.title, "\n\n",
+             "seconds of a step, by what each rank's device does\n", times_table(report), "\n",
+             "of a step\n", counts_table(report), "\n", at_the_peak(report));
 }
 
-std::string to_json(const Report& report, const devices::DeviceModel& device) {
+std::string to_json(const Report& report, std::int64_t tokens, const devices::DeviceModel& device) {
   std::vector<std::string> ranks;
   for (const RankReport& each : report.ranks) {
     const Ledger& step = each.step;
@@ -119,8 +105,8 @@ std::string to_json(const Report& report, const devices::DeviceModel& device) {
         str("{\"step_s\": ", each.step_s, ", \"products_s\": ", kernel_s(step, Work::Products),
             ", \"attention_s\": ", kernel_s(step, Work::Attention),
             ", \"other_s\": ", kernel_s(step, Work::Other), ", \"copies_s\": ", step.copy_s,
-            ", \"rest_s\": ", rest_s(each), ", \"message_wait_s\": ", step.message_wait_s,
-            ", \"host_wait_s\": ", step.host_wait_s, ", \"kernels\": ", kernels(step),
+            ", \"rest_s\": ", each.rest_s(), ", \"message_wait_s\": ", step.message_wait_s,
+            ", \"host_wait_s\": ", step.host_wait_s, ", \"kernels\": ", step.all_kernels(),
             ", \"scalars\": ", step.scalars, ", \"copies_out\": ", step.copies_out,
             ", \"bytes_out\": ", step.bytes_out, ", \"copies_in\": ", step.copies_in,
             ", \"bytes_in\": ", step.bytes_in, ", \"messages\": ", step.messages,
@@ -128,7 +114,7 @@ std::string to_json(const Report& report, const devices::DeviceModel& device) {
             ",\n   \"live_at_peak\": {", join(owned, ", "), "}}"));
   }
   return str("{\"device\": ", json_quote(device.name), ", ", mesh::json_members(report.mesh),
-             ", \"step_s\": ", report.step_s, ", \"tokens\": ", report.tokens,
+             ", \"step_s\": ", report.step_s, ", \"tokens\": ", tokens,
              ", \"share_of_peak\": ", report.share_of_peak, ", \"ranks\": [\n  ",
              join(ranks, ",\n  "), "]}\n");
 }
@@ -167,14 +153,16 @@ int run_emulate(const EmulateCommand& command) {
       write_message(str("penstock: emulate: ", text));
     };
     if (!command.output.empty()) make_folder(command.output);
-    const Report report = emulate::emulate(
-        config, ranks_of(command, config.mesh), device, said,
-        command.output.empty() ? emulate::Record::Nothing : emulate::Record::OneMoreStep);
+    emulate::Step step = emulate::step_of(config, ranks_of(command, config.mesh));
+    step.said = said;
+    if (!command.output.empty()) step.record = emulate::Record::OneMoreStep;
+    const Report report = emulate::emulate(step, device);
     if (report.recorded) {
       write_step(command.output, *report.recorded);
       said(str("penstock report ", command.output, " shows the step"));
     }
-    write_result(command.json ? to_json(report, device) : as_text(report, device));
+    const std::int64_t tokens = report.samples * config.model.sequence_length;
+    write_result(command.json ? to_json(report, tokens, device) : as_text(report, tokens, device));
   } catch (const Error& error) {
     throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());
   }

@@ -1,21 +1,18 @@
-#include "penstock/runtime/emulate/emulate.h"
-
-#include <ATen/ops/randint.h>
+#include "penstock/emulate/emulate.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/plan/config/resolve.h"
 #include "penstock/runtime/emulate/operators.h"
 #include "penstock/runtime/emulate/timed_communicator.h"
 #include "penstock/runtime/emulate/virtual_device.h"
 #include "penstock/runtime/nn/host_kernels.h"
-#include "penstock/runtime/run/from_config.h"
 #include "penstock/runtime/run/timeline.h"
 #include "penstock/train/trainer.h"
 
@@ -26,12 +23,11 @@ constexpr std::chrono::minutes kDeadline(10);
 constexpr double kNanosecondsPerSecond = 1e9;
 
 // Takes one more step.  Returns: that step of all ranks, on rank 0.
-std::optional<RecordedStep> recorded_step(train::Trainer& trainer, const at::Tensor& inputs,
-                                          const at::Tensor& targets,
+std::optional<RecordedStep> recorded_step(train::Trainer& trainer, const Step& step,
                                           comm::Communicator& communicator) {
   const execute::Executor& executor = trainer.program().executor();
   trainer.program().executor().record_next_run();
-  trainer.step(inputs, targets);
+  trainer.step(step.inputs, step.targets);
   run::Timeline timeline;
   timeline.add(trainer.steps_taken(), executor);
   measure::Recording recording =
@@ -40,35 +36,45 @@ std::optional<RecordedStep> recorded_step(train::Trainer& trainer, const at::Ten
   return RecordedStep{trainer.layout().schedule, std::move(recording)};
 }
 
+std::int32_t ranks_of(const mesh::Shape& mesh) {
+  const std::int64_t ranks = mesh.size();
+  if (ranks <= kDevicesMost) return static_cast<std::int32_t>(ranks);
+  throw ConfigError(str(ranks, " ranks: a process has ", kDevicesMost, " virtual devices at most"),
+                    {"fewer replicas tell nearly the same: mesh.data = 1 or 2"});
+}
+
+// Samples of a replica.
+std::int64_t samples_of(const Step& step) {
+  if (step.inputs.empty() || !step.inputs.front().defined() || step.inputs.front().dim() == 0) {
+    throw ConfigError("the step to emulate has no inputs: a tensor or several, [samples, ...]");
+  }
+  return step.inputs.front().size(0);
+}
+
 }  // namespace
 
-Report emulate(const config::Config& config, std::int64_t ranks, const devices::DeviceModel& device,
-               const std::function<void(const std::string&)>& said, Record record) {
-  const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
-  const config::Batch batch = config::resolve_batch(config.batch, mesh);
-  if (ranks > std::numeric_limits<c10::DeviceIndex>::max()) {
-    throw ConfigError(str(ranks, " ranks: a process has ",
-                          static_cast<int>(std::numeric_limits<c10::DeviceIndex>::max()),
-                          " virtual devices at most"),
-                      {"fewer replicas tell nearly the same: mesh.data = 1 or 2"});
-  }
-  const run::Model model = run::model_without_weights(config);
-  install(device, static_cast<std::int32_t>(ranks));
+Report emulate(const Step& step, const devices::DeviceModel& device) {
+  static std::mutex turn;
+  const std::lock_guard lock(turn);
+  const std::int32_t ranks = ranks_of(step.options.mesh);
+  const std::int64_t samples = samples_of(step);
+  install(device, ranks, step.value_read);
   const std::shared_ptr<Board> board = make_board();
-  const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
-  Report report{.mesh = mesh,
-                .tokens = batch.train_batch_size * config.model.sequence_length,
+  Report report{.mesh = step.options.mesh,
                 .ranks = std::vector<RankReport>(static_cast<std::size_t>(ranks))};
   comm::run_ranks(
-      static_cast<std::int32_t>(ranks),
+      ranks,
       [&](comm::Communicator& inner) {
         const auto index = static_cast<c10::DeviceIndex>(inner.rank().value);
         VirtualRank& rank = rank_of(index);
         const auto communicator =
             make_timed_communicator(inner, rank, board, device.devices_per_host);
+        const auto said = [&](const char* text) {
+          if (inner.rank().value == 0 && step.said) step.said(text);
+        };
         std::optional<nn::HostKernels> host_kernels;
         if (device.is_processor) host_kernels.emplace(charge_pass);
-        train::TrainerOptions options = run::options_of(config, mesh, batch);
+        train::TrainerOptions options = step.options;
         options.device = c10::Device(kVirtual, index);
         options.compares_weights = false;
         execute::Progress progress;
@@ -76,23 +82,22 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
           return std::llround(rank.ledger().host_s * kNanosecondsPerSecond);
         };
         options.progress = &progress;
-        train::Trainer trainer(options, model.layers, model.loss, *communicator);
-        if (inner.rank().value == 0) said("the model is built");
-        const at::Tensor text =
-            at::randint(model.vocabulary, {samples, config.model.sequence_length + 1}, at::kLong);
-        const at::Tensor inputs = text.slice(1, 0, -1).contiguous();
-        const at::Tensor targets = text.slice(1, 1).contiguous();
-        trainer.step(inputs, targets);
-        if (inner.rank().value == 0) said("the first of two steps is done");
+        train::Trainer trainer(options, step.layers, step.loss, *communicator);
+        said("the model is built");
+        if (inner.rank().value == 0) {
+          report.samples = samples * trainer.rank_model().groups().other_samples.size();
+        }
+        trainer.step(step.inputs, step.targets);
+        said("the first of two steps is done");
         rank.forget_peak();
         const Ledger before = rank.ledger();
-        trainer.step(inputs, targets);
+        trainer.step(step.inputs, step.targets);
         RankReport& mine = report.ranks[inner.rank().index()];
         mine.step = rank.ledger() - before;
         mine.step_s = mine.step.end_s;
         mine.memory = rank.memory();
-        if (record == Record::Nothing) return;
-        auto recorded = recorded_step(trainer, inputs, targets, inner);
+        if (step.record == Record::Nothing) return;
+        auto recorded = recorded_step(trainer, step, inner);
         if (recorded) report.recorded = std::move(recorded);
       },
       kDeadline);
@@ -101,10 +106,8 @@ Report emulate(const config::Config& config, std::int64_t ranks, const devices::
     report.step_s = std::max(report.step_s, each.step_s);
     flops += each.step.product_flops;
   }
-  const bool is_short = config.bf16.enabled || config.fp16.enabled;
-  const double peak =
-      (is_short ? device.short_peak : device.float_peak) * static_cast<double>(ranks);
-  report.share_of_peak = flops / (peak * report.step_s);
+  const double peak = step.options.precision.is_short() ? device.short_peak : device.float_peak;
+  report.share_of_peak = flops / (peak * static_cast<double>(ranks) * report.step_s);
   return report;
 }
 

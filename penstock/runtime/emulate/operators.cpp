@@ -249,15 +249,16 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                     stride);
 }
 
-// Copies nothing: zeros come to the host.
+// Copies nothing.
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) {
   if (to.device() == from.device() || (!to.is_cpu() && !from.is_cpu())) {
     const c10::DeviceIndex device = to.device().index();
     own({to}, "aten::copy_");
     charge(device, "aten::copy_", {from}, {to});
   } else if (to.is_cpu()) {
+    const double value = value_for_layers("aten::copy_").value_or(0.0);
     rank_of(from.device().index()).copy_out(static_cast<std::int64_t>(from.nbytes()));
-    to.zero_();
+    to.fill_(value);
   } else {
     own({to}, "aten::copy_");
     rank_of(to.device().index()).copy_in(static_cast<std::int64_t>(to.nbytes()));
@@ -267,8 +268,11 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) 
 
 // Numbers that the host reads are 1, so that it may divide by them; truths are false.
 at::Scalar read_scalar(const at::Tensor& tensor) {
+  const ValueRead value = value_for_layers("aten::_local_scalar_dense");
   rank_of(tensor.device().index()).read_scalar();
-  return tensor.scalar_type() == at::kBool ? at::Scalar(false) : at::Scalar(1);
+  const bool is_truth = tensor.scalar_type() == at::kBool;
+  if (value) return is_truth ? at::Scalar(*value != 0) : at::Scalar(*value);
+  return is_truth ? at::Scalar(false) : at::Scalar(1);
 }
 
 // Fresh memory where it grows: there is nothing to copy.

@@ -9,22 +9,28 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/runtime/emulate/operators.h"
 #include "penstock/runtime/emulate/virtual_memory.h"
+#include "penstock/runtime/nn/draw.h"
 
 namespace penstock::emulate {
 namespace {
 
 struct Machine {
-  devices::DeviceModel device;
-  std::vector<std::unique_ptr<VirtualRank>> ranks;
+  std::vector<std::shared_ptr<VirtualRank>> ranks;
+  ValueRead value_read;
 };
-Machine* machine = nullptr;  // Lives until the process ends.
+Machine& machine() {
+  static Machine* const only = new Machine;  // Lives until the process ends.
+  return *only;
+}
 
 struct Event {
   c10::DeviceIndex device;
@@ -51,7 +57,7 @@ struct VirtualGuard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device device) const override { exchange_device(index_of(device)); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
   c10::DeviceIndex deviceCount() const noexcept override {
-    return static_cast<c10::DeviceIndex>(machine->ranks.size());
+    return kDevicesMost;  // Torch's engine asks once, and has a thread for each.
   }
 
   c10::Stream getStream(c10::Device device) const override {
@@ -119,7 +125,7 @@ struct VirtualHooks final : at::CUDAHooksInterface {
   bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  int getNumGPUs() const override { return static_cast<int>(machine->ranks.size()); }
+  int getNumGPUs() const override { return static_cast<int>(machine().ranks.size()); }
   c10::DeviceIndex deviceCount() const override {
     return static_cast<c10::DeviceIndex>(getNumGPUs());
   }
@@ -142,35 +148,49 @@ struct VirtualHooks final : at::CUDAHooksInterface {
   }
 };
 
-std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs) {
-  return std::make_unique<VirtualHooks>();
+// Torch keeps the hooks that it found when it was first asked for CUDA, as Python does while it
+// imports torch: in a torch for CPUs an object without members, whose place ours can take.
+void replace_hooks() {
+  static_assert(sizeof(VirtualHooks) == sizeof(at::CUDAHooksInterface));
+  new (const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks())) VirtualHooks;
+  PENSTOCK_CHECK(at::hasCUDA(), "torch does not see the virtual device");
 }
 
 }  // namespace
 
-void install(const devices::DeviceModel& device, std::int32_t ranks) {
-  PENSTOCK_CHECK(machine == nullptr, "the virtual device is there already");
-  if (c10::impl::hasDeviceGuardImpl(kVirtual)) {
+void install(const devices::DeviceModel& device, std::int32_t ranks, ValueRead value_read) {
+  static bool is_there = false;
+  PENSTOCK_CHECK(ranks <= kDevicesMost, "ranks", ranks);
+  if (!is_there && c10::impl::hasDeviceGuardImpl(kVirtual)) {
     throw ConfigError("the virtual device needs a torch for CPUs, and this one is built for CUDA",
                       {"TORCH=cpu ./setup.sh makes a .venv with one"});
   }
-  machine = new Machine{.device = device, .ranks = {}};
+  machine() = {.ranks = {}, .value_read = value_read};
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
-    machine->ranks.push_back(std::make_unique<VirtualRank>(machine->device, rank));
+    machine().ranks.push_back(std::make_shared<VirtualRank>(device, rank));
   }
-  at::CUDAHooksRegistry()->Register("CUDAHooks", &make_hooks);
+  if (is_there) return;
+  replace_hooks();
   c10::SetAllocator(kVirtual, &virtual_allocator());
   static VirtualGuard guard;
   static const c10::impl::DeviceGuardImplRegistrar registrar(kVirtual, &guard);
   install_operators();
-  PENSTOCK_CHECK(at::hasCUDA(),
-                 "something has asked torch for CUDA before the virtual device was there");
+  is_there = true;
 }
 
 std::int64_t current_stream(c10::DeviceIndex device) { return current_streams[device]; }
 
-VirtualRank& rank_of(c10::DeviceIndex device) {
-  return *machine->ranks.at(static_cast<std::size_t>(device < 0 ? current_device() : device));
+std::shared_ptr<VirtualRank> shared_rank(c10::DeviceIndex device) {
+  return machine().ranks.at(static_cast<std::size_t>(device < 0 ? current_device() : device));
+}
+
+VirtualRank& rank_of(c10::DeviceIndex device) { return *shared_rank(device); }
+
+ValueRead value_for_layers(std::string_view op) {
+  if (nn::DrawScope::current() == nullptr) return std::nullopt;
+  if (machine().value_read) return machine().value_read;
+  throw Error(str(op, " reads values of a tensor in the host, and a virtual device has none"),
+              {"compute with it on the device, or say in value_read what all values are"});
 }
 
 }  // namespace penstock::emulate

@@ -14,7 +14,7 @@ namespace {
 thread_local c10::DeviceIndex here = 0;
 
 struct Block {
-  c10::DeviceIndex device;
+  std::shared_ptr<VirtualRank> rank;  // Tensors may live longer than their device.
   std::int64_t bytes;
   std::mutex mutex;
   std::string owner;
@@ -22,7 +22,7 @@ struct Block {
 
 void give_back(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
-  rank_of(block->device).give_back(block->bytes, block->owner);
+  block->rank->give_back(block->bytes, block->owner);
 }
 
 class VirtualAllocator final : public c10::Allocator {
@@ -31,8 +31,9 @@ class VirtualAllocator final : public c10::Allocator {
     const c10::Device device(kVirtual, here);
     if (bytes == 0) return {nullptr, device};
     const auto size = static_cast<std::int64_t>(bytes);
-    rank_of(here).take(size);
-    auto* const block = new Block{.device = here, .bytes = size, .mutex = {}, .owner = {}};
+    std::shared_ptr<VirtualRank> rank = shared_rank(here);
+    rank->take(size);
+    auto* const block = new Block{.rank = std::move(rank), .bytes = size, .mutex = {}, .owner = {}};
     const std::uint64_t address =
         next_.fetch_add(static_cast<std::uint64_t>(round_up(size, kMemoryBlock)));
     return {reinterpret_cast<void*>(address), block, &give_back, device};
@@ -57,7 +58,7 @@ void own_memory(const c10::DataPtr& memory, const std::string& owner) {
   const std::lock_guard lock(block->mutex);
   if (!block->owner.empty()) return;
   block->owner = owner;
-  rank_of(block->device).own(block->bytes, owner);
+  block->rank->own(block->bytes, owner);
 }
 
 c10::DeviceIndex current_device() { return here; }

@@ -26,28 +26,6 @@ Work work_of(devices::KernelKind kind) {
 
 }  // namespace
 
-Ledger Ledger::operator-(const Ledger& before) const {
-  Ledger all = *this;
-  for (std::size_t i = 0; i < kWorks; ++i) {
-    all.kernel_s[i] -= before.kernel_s[i];
-    all.kernels[i] -= before.kernels[i];
-  }
-  all.product_flops -= before.product_flops;
-  all.message_wait_s -= before.message_wait_s;
-  all.host_wait_s -= before.host_wait_s;
-  all.copy_s -= before.copy_s;
-  all.host_s -= before.host_s;
-  all.end_s -= before.end_s;
-  all.scalars -= before.scalars;
-  all.copies_out -= before.copies_out;
-  all.bytes_out -= before.bytes_out;
-  all.copies_in -= before.copies_in;
-  all.bytes_in -= before.bytes_in;
-  all.messages -= before.messages;
-  all.message_bytes -= before.message_bytes;
-  return all;
-}
-
 void VirtualRank::launch(std::int64_t stream, const devices::Kernel& kernel) {
   const std::lock_guard lock(mutex_);
   host_s_ += device_.launch_s;

@@ -6,13 +6,13 @@
 // Units: seconds and bytes.  Thread safety: any thread; a rank's work is in order only if one
 // thread gives it.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 
+#include "penstock/emulate/report.h"
 #include "penstock/plan/devices/device_model.h"
 #include "penstock/plan/devices/kernel.h"
 
@@ -20,34 +20,6 @@ namespace penstock::emulate {
 
 // Bytes that torch takes of a CUDA device at least, and whose multiples it takes.
 inline constexpr std::int64_t kMemoryBlock = 512;
-
-enum class Work : std::uint8_t { Products, Attention, Other };
-inline constexpr std::size_t kWorks = 3;
-
-// What a rank has done, since it began; differences are what a step has.
-struct Ledger {
-  std::array<double, kWorks> kernel_s{};  // Times by kind of work.
-  std::array<std::int64_t, kWorks> kernels{};
-  double product_flops = 0;   // Operations of products and attention.
-  double message_wait_s = 0;  // The device has nothing to do, for a message that has not come.
-  double host_wait_s = 0;     // It has nothing to do until its host launches something.
-  double copy_s = 0;          // The device takes what its host copies to it.
-  double host_s = 0;          // The host's clock.
-  double end_s = 0;           // When the device is done with what it has been given.
-  std::int64_t scalars = 0;   // Read by the host one by one.
-  std::int64_t copies_out = 0, bytes_out = 0, copies_in = 0, bytes_in = 0;
-  std::int64_t messages = 0, message_bytes = 0;  // Messages that it has sent.
-
-  Ledger operator-(const Ledger& before) const;
-};
-
-// Bytes by owner: the operator that wrote them first.
-using Owned = std::map<std::string, std::int64_t>;
-
-struct Memory {
-  std::int64_t live = 0, peak = 0;
-  Owned owned = {}, owned_at_peak = {};
-};
 
 class VirtualRank {
  public:
@@ -94,8 +66,8 @@ class VirtualRank {
   void wait_for_all(double more_s);
   std::string live_words() const;
 
-  const devices::DeviceModel& device_;
-  int rank_;
+  const devices::DeviceModel device_;
+  const int rank_;
   std::mutex mutex_;
   double host_s_ = 0;
   double waited_for_ranks_s_ = 0;           // Waits of the host since it has launched something.
