@@ -10,6 +10,7 @@ namespace penstock::bindings {
 void init_communicator(pybind11::module_& m);
 void init_agreement(pybind11::module_& m);     // What ranks must have in common.
 void init_pipeline(pybind11::module_& m);      // Programs over stages that are Python's.
+void init_emulate(pybind11::module_& m);       // Steps on devices that are not there.
 void init_trainer(pybind11::module_& m);       // Models of `penstock train`.
 void init_checkpoint(pybind11::module_& m);    // What is saved of a run, and read.
 void init_module_slots(pybind11::module_& m);  // What modules have in them.

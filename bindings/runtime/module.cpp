@@ -17,4 +17,5 @@ PYBIND11_MODULE(_runtime, m) {
   penstock::bindings::init_replica(m);
   penstock::bindings::init_pipeline(m);
   penstock::bindings::init_trainer(m);
+  penstock::bindings::init_emulate(m);
 }

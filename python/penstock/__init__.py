@@ -8,6 +8,7 @@ penstock.lint: the same of a schedule object of torch.distributed.pipelining, or
 penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
 penstock.initialize: an engine that trains a module or a penstock.pipe.PipelineModule.
 penstock.Trainer: a model of `penstock train`, on meshes whose ranks share layers, too.
+penstock.emulate: a step of one's own layers on devices that are not there.
 penstock.zero: what models say about parameters of ZeRO 3.  penstock.accelerator: the device.
 penstock.pipelining: torch.distributed.pipelining, by another import line.
 penstock.comm, utils, ops, checkpointing, runtime: what else DeepSpeed has there.
@@ -65,6 +66,7 @@ _FROM = {
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",
     "Trainer": "penstock._engines.trainer",
+    "emulate": "penstock._engines.emulated",
     "DeepSpeedOptimizer": "penstock.runtime.base_optimizer",
     "LAMB_OPTIMIZER": "penstock.runtime.config",
     "MUON_OPTIMIZER": "penstock.runtime.config",

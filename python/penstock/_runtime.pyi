@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'ModelPlaces', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'StepReport', 'Trainer', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'check_run_configuration', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'EmulatedRank', 'EmulatedStep', 'GradientScale', 'ModelPlaces', 'ModuleReplica', 'OwnedElements', 'Pipeline', 'RankParameters', 'ReplicaGroup', 'ReplicaOptions', 'SavedCheckpoint', 'StatePiece', 'StepReport', 'Trainer', 'Update', 'UpdateRequest', 'ZeroInitParameters', 'agree', 'begin_call', 'begin_presence', 'check_run_configuration', 'emulate', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -553,6 +553,105 @@ class Trainer:
     @property
     def steps_taken(self) -> int:
         ...
+class EmulatedRank:
+    """
+    What a rank of an emulated step did, in seconds and bytes.
+    """
+    @property
+    def attention_s(self) -> float:
+        ...
+    @property
+    def bytes_in(self) -> int:
+        ...
+    @property
+    def bytes_out(self) -> int:
+        ...
+    @property
+    def copies_in(self) -> int:
+        ...
+    @property
+    def copies_out(self) -> int:
+        """
+        To the host.
+        """
+    @property
+    def copies_s(self) -> float:
+        ...
+    @property
+    def host_wait_s(self) -> float:
+        ...
+    @property
+    def kernels(self) -> int:
+        ...
+    @property
+    def live_at_peak(self) -> dict[str, int]:
+        """
+        Bytes by the operator that wrote them first.
+        """
+    @property
+    def message_bytes(self) -> int:
+        ...
+    @property
+    def message_wait_s(self) -> float:
+        ...
+    @property
+    def messages(self) -> int:
+        """
+        To devices of other ranks, that it sent.
+        """
+    @property
+    def other_s(self) -> float:
+        """
+        All other kernels.
+        """
+    @property
+    def peak_bytes(self) -> int:
+        ...
+    @property
+    def products_s(self) -> float:
+        ...
+    @property
+    def rest_s(self) -> float:
+        """
+        The device did none of these.
+        """
+    @property
+    def scalars(self) -> int:
+        """
+        Numbers that the host read one by one.
+        """
+    @property
+    def step_s(self) -> float:
+        """
+        The step, by this rank's clock.
+        """
+class EmulatedStep:
+    """
+    What an emulated step came to.
+    """
+    @property
+    def ranks(self) -> list[EmulatedRank]:
+        """
+        By rank.
+        """
+    @property
+    def samples(self) -> int:
+        """
+        Of the step, all replicas.
+        """
+    @property
+    def samples_per_s(self) -> float:
+        ...
+    @property
+    def share_of_peak(self) -> float:
+        """
+        Operations of products and attention, of what all devices could do.
+        """
+    @property
+    def step_s(self) -> float:
+        """
+        Seconds of the slowest rank.
+        """
 def agree(communicator: Communicator, occasion: str, facts: collections.abc.Sequence[tuple[str, str]], groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None) -> None:
     """
     Collective over all ranks: those of each group must have the same facts, names and values.  groups: None: one of all ranks.
@@ -570,6 +669,10 @@ def begin_presence() -> bool:
 def check_run_configuration(text: str, name: str) -> None:
     """
     Raises what a Trainer of the configuration raises before it speaks to other ranks.
+    """
+def emulate(text: str, name: str, layers: list[typing.Any], loss: collections.abc.Callable[[collections.abc.Sequence[torch.Tensor], collections.abc.Sequence[torch.Tensor]], torch.Tensor], batch: tuple[collections.abc.Sequence[torch.Tensor], collections.abc.Sequence[torch.Tensor]], device: str, devices_per_host: typing.SupportsInt | typing.SupportsIndex | None, value_read: typing.SupportsFloat | typing.SupportsIndex | None) -> EmulatedStep:
+    """
+    A step on virtual devices.  text: the configuration, in JSON, which errors call `name`.  Each of the layers has name, type, make(), and key and tied, its ties.
     """
 def end_call() -> None:
     """
