@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-constexpr int kTokens = 256, kLength = 64, kWidth = 64, kHeads = 4, kBlocks = 2;
+constexpr int kTokens = 256, kLength = 512, kWidth = 1024, kHeads = 16, kBlocks = 2;
 
 struct Embedding : torch::nn::Module {
   torch::Tensor forward(torch::Tensor tokens) {
@@ -26,10 +26,11 @@ struct Block : torch::nn::Module {
     x = x + outward(mixed.transpose(1, 2).reshape(x.sizes()));
     return x + down(torch::gelu(up(norm_2(x)), "tanh"));
   }
-  torch::nn::LayerNorm norm_1 = norm("norm_1"), norm_2 = norm("norm_2");
+  torch::nn::LayerNorm norm_1 = norm("norm_1");
   torch::nn::Linear inward = linear("inward", kWidth, 3 * kWidth),
-                    outward = linear("outward", kWidth, kWidth),
-                    up = linear("up", kWidth, 4 * kWidth),
+                    outward = linear("outward", kWidth, kWidth);
+  torch::nn::LayerNorm norm_2 = norm("norm_2");
+  torch::nn::Linear up = linear("up", kWidth, 4 * kWidth),
                     down = linear("down", 4 * kWidth, kWidth);
 
  private:
@@ -70,7 +71,7 @@ int main() {
   for (const char* name : {"h100-sxm", "a100-80"}) {
     const penstock::emulate::Report report =
         penstock::emulate::emulate(step, penstock::devices::device_model(name));
-    std::printf("%s: %.3f ms a step, %.0f samples a second\n", name, 1e3 * report.step_s,
+    std::printf("%s: %.1f ms a step, %.0f samples a second\n", name, 1e3 * report.step_s,
                 static_cast<double>(report.samples) / report.step_s);
     for (const penstock::emulate::RankReport& rank : report.ranks) {
       std::printf("  %ld kernels, %ld messages of %ld bytes, %ld bytes at the peak\n",
