@@ -14,6 +14,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -64,6 +65,14 @@ bool one_dnn_product(const at::Tensor& a, const at::Tensor& b) {
   c10::Stack stack = {a, b.t(), c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(), ""};
   op->callBoxed(stack);
   return true;
+}
+
+// As oneDNN does.
+TEST(OperatorTimes, MemoryMayBeKeptByItsPointerAlone) {
+  OperatorTimes times;
+  void* const memory = c10::GetCPUAllocator()->raw_allocate(64);
+  c10::GetCPUAllocator()->raw_deallocate(memory);
+  EXPECT_EQ(times.take().allocations, 1);
 }
 
 TEST(OperatorTimes, ProductsHaveTheirSizes) {

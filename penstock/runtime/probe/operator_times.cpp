@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <mutex>
 #include <string_view>
@@ -175,17 +176,19 @@ double ProductSizes::operations() const {
 namespace {
 
 // Torch's allocator, timed on threads that are watched.  There is one for all threads, whose
-// watches end in any order, and it is there while there is a watch.
+// watches end in any order, and it is there while there is a watch.  Memory is what the other one
+// gives, freed by a function of ours: oneDNN keeps no more of it than a pointer.
 class TimedAllocator : public c10::Allocator {
  public:
   using Allocated = void (*)(std::int64_t ns, std::int64_t faults, std::int64_t times);
 
-  explicit TimedAllocator(Allocated allocated) : allocated_(allocated) {}
+  explicit TimedAllocator(Allocated allocated) { allocated_ = allocated; }
 
   void add_watch() {
     const std::scoped_lock lock(mutex_);
     if (watches_++ > 0) return;
     inner_ = c10::GetCPUAllocator();
+    deleter_ = inner_->raw_deleter();
     c10::SetCPUAllocator(this, kPriority);
   }
   void remove_watch() {
@@ -196,33 +199,32 @@ class TimedAllocator : public c10::Allocator {
   c10::DataPtr allocate(std::size_t size) override {
     const std::int64_t faults = faults_of_thread();
     const std::int64_t start = now_ns();
-    auto* block = new Block{inner_->allocate(size), allocated_};
+    c10::DataPtr data = inner_->allocate(size);
+    // What another function frees is not timed.
+    [[maybe_unused]] const bool is_timed = data.compare_exchange_deleter(deleter_, &free_timed);
     allocated_(now_ns() - start, faults_of_thread() - faults, 1);
-    return {block->data.get(), block, &free_block, block->data.device()};
+    return data;
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return deleter_ == nullptr ? nullptr : &free_timed;
+  }
   void copy_data(void* to, const void* from, std::size_t size) const override {
     default_copy_data(to, from, size);
   }
 
  private:
-  struct Block {
-    c10::DataPtr data;
-    Allocated allocated;
-  };
-  static void free_block(void* context) {
-    auto* block = static_cast<Block*>(context);
-    const Allocated allocated = block->allocated;
+  static void free_timed(void* memory) {
     const std::int64_t start = now_ns();
-    delete block;
-    allocated(now_ns() - start, 0, 0);
+    deleter_(memory);
+    allocated_(now_ns() - start, 0, 0);
   }
 
   static constexpr std::uint8_t kPriority = 100;
   std::mutex mutex_;
   std::int64_t watches_ = 0;
   c10::Allocator* inner_ = nullptr;
-  Allocated allocated_;
+  inline static Allocated allocated_ = nullptr;
+  inline static std::atomic<c10::DeleterFnPtr> deleter_ = nullptr;
 };
 
 }  // namespace
