@@ -163,9 +163,15 @@ def test_layers_of_all_kinds():
     """Tied ones, modules, functions, made without memory, and those that compute again."""
     run("""
 from torch.utils.checkpoint import checkpoint
+halves = {"mesh": {"pipe": 2}, "pipeline": {"partition": "bounds", "bounds": [0, 2, 5]}}
 tied = [TiedLayerSpec("block", Block), TiedLayerSpec("block", Block, forward_fn=lambda m, x: m(x))]
-one, two = emulate(LayerSpec(Block)), emulate(*tied, config={"mesh": {"pipe": 2}})
-assert sum(rank.kernels for rank in two.ranks) > one.ranks[0].kernels
+one, two = emulate(LayerSpec(Block)), emulate(*tied, config=halves)
+loose = emulate(LayerSpec(Block), LayerSpec(Block), config=halves)
+assert all(  # Sums of gradients go through the host.
+    tie.bytes_out > none.bytes_out + 4 * 2 * WIDTH * WIDTH
+    for tie, none in zip(two.ranks, loose.ranks, strict=True)
+)
+assert len(emulate(Block(), config={"mesh": {"data": 2}}).ranks) == 2  # Each has a copy.
 module, function = emulate(Block()), emulate(Block(), lambda x: x)
 assert module.ranks[0].kernels == function.ranks[0].kernels == one.ranks[0].kernels
 with torch.device("meta"):

@@ -160,7 +160,7 @@ void replace_hooks() {
 
 void install(const devices::DeviceModel& device, std::int32_t ranks, ValueRead value_read) {
   static bool is_there = false;
-  PENSTOCK_CHECK(ranks <= kDevicesMost, "ranks", ranks);
+  PENSTOCK_CHECK(ranks <= kDevicesMost, ranks, " ranks");
   if (!is_there && c10::impl::hasDeviceGuardImpl(kVirtual)) {
     throw ConfigError("the virtual device needs a torch for CPUs, and this one is built for CUDA",
                       {"TORCH=cpu ./setup.sh makes a .venv with one"});
