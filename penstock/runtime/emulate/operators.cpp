@@ -2,6 +2,7 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/ConvUtils.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -175,6 +176,61 @@ void norm_backward(const OperatorHandle& op, Stack* stack, std::size_t weight) {
 }
 void rms_norm_backward(const OperatorHandle& op, Stack* stack) { norm_backward(op, stack, 4); }
 void layer_norm_backward(const OperatorHandle& op, Stack* stack) { norm_backward(op, stack, 5); }
+
+// A product for each element on the side that has the weight's first dimension.
+void charge_convolution(c10::DeviceIndex device, const at::Tensor& side, const at::Tensor& weight) {
+  const bool is_short = at::isReducedFloatingType(weight.scalar_type());
+  charge(device, {.kind = is_short ? KernelKind::ShortProduct : KernelKind::Product,
+                  .amount = 2 * side.numel() * (weight.numel() / weight.size(0))});
+}
+
+void convolution(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor input = tensor(op, *stack, 0), weight = tensor(op, *stack, 1);
+  const auto numbers = [&](std::size_t i) { return value(op, *stack, i).toIntVector(); };
+  const bool is_transposed = value(op, *stack, 6).toBool();
+  const auto sizes =
+      is_transposed
+          ? at::native::conv_input_size(input.sizes(), weight.sizes(), numbers(4), numbers(7),
+                                        numbers(3), numbers(5), value(op, *stack, 8).toInt())
+          : at::native::conv_output_size(input.sizes(), weight.sizes(), numbers(4), numbers(3),
+                                         numbers(5));
+  const c10::DeviceIndex device = input.device().index();
+  const at::Tensor made = new_tensor(sizes, input.scalar_type(), device);
+  own({made}, op.schema().name());
+  charge_convolution(device, is_transposed ? input : made, weight);
+  give(op, *stack, {made});
+}
+
+// The gradients that its last argument asks for: of the input, the weight and the bias.
+void convolution_backward(const OperatorHandle& op, Stack* stack) {
+  const at::Tensor gradient = tensor(op, *stack, 0), input = tensor(op, *stack, 1),
+                   weight = tensor(op, *stack, 2);
+  const bool is_transposed = value(op, *stack, 7).toBool();
+  const auto wanted = stack->back().toBoolList().vec();
+  const c10::DeviceIndex device = input.device().index();
+  std::vector<c10::IValue> results(wanted.size(), at::Tensor());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i]) continue;
+    const bool is_of_bias = i == 2;
+    const at::Tensor made = is_of_bias
+                                ? new_tensor({gradient.size(1)}, gradient.scalar_type(), device)
+                                : like(i == 0 ? input : weight);
+    results[i] = made;
+    if (is_of_bias) {
+      finish(op, {gradient}, {made});
+    } else {
+      own({made}, op.schema().name());
+      charge_convolution(device, is_transposed ? input : gradient, weight);
+    }
+  }
+  give(op, *stack, std::move(results));
+}
+
+void depends_on_values(const OperatorHandle& op, Stack*) {
+  throw Error(str(op.schema().name(),
+                  ": the shape of its result depends on values, and a virtual device has none"),
+              {"a mask in place of an index keeps shapes"});
+}
 
 // [batch, heads, tokens, width] as attention's kernels leave it: dense by tokens.
 at::Tensor like_heads(const at::Tensor& heads) {
@@ -359,6 +415,12 @@ void install_operators() {
   impl("_fused_rms_norm_backward", boxed<&rms_norm_backward>());
   impl("native_layer_norm", boxed<&layer_norm>());
   impl("native_layer_norm_backward", boxed<&layer_norm_backward>());
+  impl("convolution", boxed<&convolution>());
+  impl("convolution_backward", boxed<&convolution_backward>());
+  for (const char* name :
+       {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"}) {
+    impl(name, boxed<&depends_on_values>());
+  }
   for (const char* name :
        {"_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"}) {
     impl(name, boxed<&attention>());
