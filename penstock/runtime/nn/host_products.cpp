@@ -83,7 +83,7 @@ Kernels kernels_of_processor() {
   return kernels;
 }
 
-// On a virtual device, what the host would choose.
+// Chooses for a virtual device what the host would take.
 Kernels kernels_for(const at::Tensor& left, const at::Tensor& right) {
   const auto is_floats = [](const at::Tensor& each) {
     return each.scalar_type() == at::kFloat && uses_host_kernels(each);

@@ -1,4 +1,4 @@
-// Whose kernels multiply matrices of floats in the host's memory: oneDNN's, or those of at::mm().
+// Kernels that multiply matrices of floats in the host's memory: oneDNN's, or those of at::mm().
 //
 // The only place that chooses, by the processor, torch's settings and the sizes alone: ranks on
 // equal machines choose alike, at every step.  Torch gives floats to MKL; oneDNN is faster on

@@ -26,8 +26,8 @@ bool are_floats_of_host(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat && uses_host_kernels(x);
 }
 
-// With the sizes of x but for the last.  No view, which would keep the matrix beside it.
-at::Tensor like(const at::Tensor& matrix, const at::Tensor& x) {
+// Gives it the sizes of x but for the last.  No view, which would keep the matrix beside it.
+at::Tensor shaped_like(const at::Tensor& matrix, const at::Tensor& x) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = matrix.size(1);
   return at::_unsafe_view(matrix, sizes);
@@ -97,7 +97,7 @@ at::Tensor output_of(const at::Tensor& x, const Linear& linear) {
   if (!has_faster_product(rows, weight.t())) return at::linear(x, weight, bias_of(linear));
   at::Tensor output = product(rows, weight.t());
   if (linear.bias.defined()) output.add_(linear.bias);
-  return like(output, x);
+  return shaped_like(output, x);
 }
 
 at::Tensor gradient_of_input(const std::vector<Linear>& linears, const Tensors& gradients) {
@@ -111,7 +111,7 @@ at::Tensor gradient_of_input(const std::vector<Linear>& linears, const Tensors& 
       sum = product(as_matrix(any), linears[i].weight);
     }
   }
-  return sum.defined() ? like(sum, any) : sum;
+  return sum.defined() ? shaped_like(sum, any) : sum;
 }
 
 void append_gradients(Tensors& gradients, const Linear& linear, const at::Tensor& input,

@@ -94,7 +94,7 @@ std::string hash_of_updates() {
   return content_hash(bytes);
 }
 
-// Of one product that oneDNN may compute, forward and of a weight, and of one that is too small.
+// Takes a product that oneDNN may compute, forward and of a weight, and one that is too small.
 std::string hash_of_products() {
   const at::NoGradGuard no_grad;
   const auto options = at::TensorOptions(at::kFloat).device(at::kCPU);
