@@ -174,6 +174,14 @@ TEST(Emulate, AShapeThatDependsOnValuesIsAnError) {
   EXPECT_NE(told.find("choosing"), std::string::npos) << told;
 }
 
+// It had been taken for an inference tensor.
+TEST(Emulate, AViewThatIsNoStridedOneIsDifferentiable) {
+  const auto pairs = [](const at::Tensor& x) {
+    return at::view_as_real(at::view_as_complex(x.unflatten(-1, {-1, 2}))).flatten(-2);
+  };
+  EXPECT_EQ(refusal(own_step({}, nn::layer("pairs", pairs))), "");
+}
+
 TEST(Emulate, AConvolutionTakesItsProductsOnceForwardAndTwiceBackward) {
   static constexpr std::int64_t kGroups = 2, kWindow = 3;
   const auto turned = [](const at::Tensor& x) { return x.transpose(1, 2); };

@@ -63,8 +63,9 @@ class Metas {
     }
     for (const auto& [original, each] : tensors_) {
       if (each.storage().unsafeGetStorageImpl() != meta.storage().unsafeGetStorageImpl()) continue;
-      auto view = at::detail::make_tensor<c10::TensorImpl>(
-          c10::TensorImpl::VIEW, c10::Storage(original.storage()), kVirtualKeys, meta.dtype());
+      auto view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW,
+                                                           c10::Storage(original.storage()),
+                                                           original.key_set(), meta.dtype());
       set_geometry(view, meta);
       return {view, false};
     }
