@@ -49,5 +49,34 @@ TEST(Nccl, WhatComesIsWrittenBesideWhatWasGivenAfterItsReceiveWasPosted) {
   }
 }
 
+// What a group sums goes through host memory: between all ranks of a large run, communicators of
+// NCCL's would take most of a device.
+TEST(Nccl, ConnectsRanksThatAreLinkedAndNotThoseOfAGroupAlone) {
+  if (!testing_support::has_foreign_nccl()) GTEST_SKIP() << "torch has an NCCL of its own";
+  const LateStreams late({.seed = 1, .hangs_after = std::chrono::seconds(5)});
+  run_ranks_on(
+      kForeign, 2,
+      [&](Communicator& communicator) {
+        const int index = communicator.rank().value;
+        const c10::Device device(kForeign, static_cast<c10::DeviceIndex>(index));
+        const c10::DeviceGuard here(device);
+        const Group both = communicator.make_group(communicator.all_ranks());
+        const at::Tensor one = at::full({3}, 1.0);
+        communicator.all_reduce(one, both)->wait();
+        EXPECT_EQ(communicator.transports(), "shared memory");
+        communicator.link(communicator.all_ranks(), Peers::Group);
+        EXPECT_EQ(communicator.transports(), "NCCL 2.99.0, shared memory");
+        communicator.all_reduce(one, both)->wait();
+        EXPECT_TRUE(at::equal(one, at::full({3}, 4.0)));
+        const at::Tensor row = at::full({5}, 7.0 + index, at::TensorOptions().device(device));
+        const at::Tensor other = at::zeros({5}, row.options());
+        const auto received = communicator.receive(other, Rank(1 - index), 3);
+        communicator.send(row, Rank(1 - index), 3)->wait();
+        received->wait();
+        EXPECT_TRUE(at::equal(other.cpu(), at::full({5}, 8.0 - index)));
+      },
+      std::chrono::seconds(30));
+}
+
 }  // namespace
 }  // namespace penstock::comm
