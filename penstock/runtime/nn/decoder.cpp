@@ -18,8 +18,8 @@
 #include "penstock/runtime/nn/decoder_attention.h"
 #include "penstock/runtime/nn/decoder_bits.h"
 #include "penstock/runtime/nn/decoder_modules.h"
-#include "penstock/runtime/nn/products.h"
 #include "penstock/runtime/nn/decoder_pieces.h"
+#include "penstock/runtime/nn/products.h"
 #include "penstock/runtime/nn/token_rows.h"
 
 namespace penstock::nn {

@@ -84,8 +84,7 @@ MachineRates measure_machine(double seconds) {
     const double operations = 2.0 * std::pow(static_cast<double>(edge), 3);
     const double by_torch = least_seconds(each / 2, [&] { at::mm_out(product, a, b); });
     const double by_layers = least_seconds(each / 2, [&] { nn::add_product(product, a, b); });
-    rates.product_peak =
-        std::max(rates.product_peak, operations / std::min(by_torch, by_layers));
+    rates.product_peak = std::max(rates.product_peak, operations / std::min(by_torch, by_layers));
   }
   for (const std::int64_t bytes : kPasses) {
     const std::int64_t elements = bytes / 3 / static_cast<std::int64_t>(sizeof(float));

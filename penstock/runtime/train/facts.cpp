@@ -26,11 +26,15 @@ using agreement::Fact;
 namespace {
 
 // Variables that change what kernels give, by the pages of torch, oneDNN, MKL and CUDA.
-constexpr std::array kVariables = {
-    "CUBLAS_WORKSPACE_CONFIG",         "DNNL_DEFAULT_FPMATH_MODE",   "DNNL_MAX_CPU_ISA",
-    "MKL_CBWR",                        "MKL_ENABLE_INSTRUCTIONS",    "NVIDIA_TF32_OVERRIDE",
-    "ONEDNN_DEFAULT_FPMATH_MODE",      "ONEDNN_MAX_CPU_ISA",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"};
+constexpr std::array kVariables = {"CUBLAS_WORKSPACE_CONFIG",
+                                   "DNNL_DEFAULT_FPMATH_MODE",
+                                   "DNNL_MAX_CPU_ISA",
+                                   "MKL_CBWR",
+                                   "MKL_ENABLE_INSTRUCTIONS",
+                                   "NVIDIA_TF32_OVERRIDE",
+                                   "ONEDNN_DEFAULT_FPMATH_MODE",
+                                   "ONEDNN_MAX_CPU_ISA",
+                                   "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"};
 
 std::string environment() {
   std::vector<std::string> set;
