@@ -34,6 +34,7 @@ WIDE_GPT2 = {
     "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
 }  # fmt: skip
 FOLDER = {"type": "hugging_face", "weights": "random", "sequence_length": 512}
+LAID_ASIDE = 2**20  # By oneDNN, in a product; no shape tells it.
 RUNS_WHOLE_SWEEPS = "PENSTOCK_LONG_TESTS" in os.environ
 COLUMNS = [
     *("parameters", "gradients", "optimizer", "activations", "buckets", "messages", "batch"),
@@ -231,8 +232,9 @@ class ByShape(PlannerTest):
             for words in ((), ("--measure",))
         )
         for by_shape, at_size in zip(shown["pipe_ranks"], measured["pipe_ranks"], strict=True):
-            ratio = by_shape["peak"]["total"] / at_size["peak"]["total"]
-            self.assertAlmostEqual(ratio, 1.0, delta=0.02, msg=name)
+            told, taken = by_shape["peak"]["total"], at_size["peak"]["total"]
+            self.assertLess(told, 1.02 * taken, msg=name)
+            self.assertGreater(told, 0.98 * taken - LAID_ASIDE, msg=name)
             of_rest = (each["between_steps"]["total"] for each in (by_shape, at_size))
             self.assertEqual(*of_rest, msg=name)
 
