@@ -35,6 +35,12 @@ nn::DecoderOptions options_of_form(const std::string& form) {
     options.qkv_bias = options.tie_embeddings = options.normalizes_queries_and_keys = true;
     options.windows = {std::nullopt, 4, std::nullopt, 4, 4};
   }
+  if (form.ends_with("Wide")) {  // Products of the feed-forward part are worth oneDNN's call.
+    options.layers = 2;
+    options.hidden = 512;
+    options.intermediate = 1100;
+    options.head_dim = 128;
+  }
   if (form == "Documents") options.document_end = 7;
   if (form == "Gpt2") {
     options.form = nn::DecoderForm::Gpt2;
@@ -97,8 +103,8 @@ TEST_P(Decoders, HaveTheBitsOfWholeReplicasInEveryZeroStage) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Decoders,
-                         testing::Values("Llama", "Documents", "Qwen", "Gpt2", "Recomputed",
-                                         "RecomputedQwen"));
+                         testing::Values("Llama", "Documents", "Qwen", "Gpt2", "Wide", "Recomputed",
+                                         "RecomputedQwen", "RecomputedWide"));
 INSTANTIATE_TEST_SUITE_P(Families, Decoders, testing::ValuesIn(testing_support::kDecoderFamilies));
 
 // What is computed again is the same, and gradients of a norm's output are added in another order:

@@ -1,8 +1,8 @@
-// Kernels that multiply matrices of floats in the host's memory: oneDNN's, or those of at::mm().
+// Products of matrices of floats in the host's memory, by oneDNN or by at::mm().
 //
 // The only place that chooses, by the processor, torch's settings and the sizes alone: ranks on
-// equal machines choose alike, at every step.  Torch gives floats to MKL; oneDNN is 5 to 15 %
-// faster on processors with AVX2 or AVX512, in products that are worth its call.
+// equal machines choose alike, at every step.  Torch gives floats to MKL.  On processors with AVX2
+// or AVX512 oneDNN is 5 to 15 % faster, in products that are worth its call.
 // Tensors without memory are multiplied by at::mm(), and added to where oneDNN would add.
 // Knows no layers and no autograd.
 // Shapes: left [rows, inner], right [inner, columns], in any order of memory.
