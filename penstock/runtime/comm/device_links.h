@@ -39,6 +39,8 @@ class DeviceLinks {
   StreamsTo shared_streams(const std::vector<Rank>& group) const;
   // What each peer's link had, but for those that were forgotten.
   StreamsTo earlier_streams() const;
+  // Whether the link to `peer` is widened, or was before connections were dropped.
+  bool has(Rank peer) const { return streams_.contains(peer); }
   void forget(Rank peer) { streams_.erase(peer); }
 
   // Lets tensors go from device to device over the link to `peer`, who calls it too, and whose

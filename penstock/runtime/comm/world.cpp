@@ -231,7 +231,7 @@ class World : public Communicator {
     std::vector<std::string> names;
     for (const auto& [peer, link] : links_) {
       names.push_back(link_name(peer));
-      if (link->takes_device_memory()) names.push_back(link_name(peer) + "/devices");
+      if (devices_.has(peer)) names.push_back(link_name(peer) + "/devices");
     }
     for (const ConnectedGroup& group : groups_) names.push_back(group.name());
     return names;
