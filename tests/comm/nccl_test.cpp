@@ -5,6 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <gtest/gtest.h>
 
+#include "penstock/core/error.h"
 #include "penstock/runtime/comm/connect.h"
 #include "tests/support/foreign_device.h"
 #include "tests/support/foreign_streams.h"
@@ -74,6 +75,49 @@ TEST(Nccl, ConnectsRanksThatAreLinkedAndNotThoseOfAGroupAlone) {
         communicator.send(row, Rank(1 - index), 3)->wait();
         received->wait();
         EXPECT_TRUE(at::equal(other.cpu(), at::full({5}, 8.0 - index)));
+      },
+      std::chrono::seconds(30));
+}
+
+// Of four ranks, three are a group; the two ends of a link are connected anew as they were.
+TEST(Nccl, RanksBeginAnewWithTheLinksThatTheyHad) {
+  if (!testing_support::has_foreign_nccl()) GTEST_SKIP() << "torch has an NCCL of its own";
+  const LateStreams late({.seed = 1, .hangs_after = std::chrono::seconds(5)});
+  run_ranks_on(
+      kForeign, 4,
+      [&](Communicator& communicator) {
+        const Rank own = communicator.rank();
+        const c10::Device device(kForeign, static_cast<c10::DeviceIndex>(own.value));
+        const c10::DeviceGuard here(device);
+        communicator.begin_call("one");
+        const Group all = communicator.make_group(communicator.all_ranks());
+        const std::vector<Rank> three = {Rank(0), Rank(1), Rank(2)};
+        if (own.value < 3) communicator.link(three, Peers::Group);
+        communicator.link({Rank(own.value ^ 1)});
+        const auto check = [&] {
+          const at::Tensor one = at::full({3}, 1.0);
+          communicator.all_reduce(one, all)->wait();
+          EXPECT_TRUE(at::equal(one, at::full({3}, 4.0)));
+          for (const Rank peer : three) {
+            if (own.value == 3 || peer == own) continue;
+            const at::Tensor mine = at::full({5}, own.value, at::TensorOptions().device(device));
+            const at::Tensor theirs = at::zeros({5}, mine.options());
+            const auto received = communicator.receive(theirs, peer, 3);
+            communicator.send(mine, peer, 3)->wait();
+            received->wait();
+            EXPECT_TRUE(at::equal(theirs.cpu(), at::full({5}, peer.value)));
+          }
+        };
+        check();
+        const auto failing = [&] {
+          communicator.begin_call("two");
+          if (own == Rank(3)) communicator.fail("rank 3 failed: on purpose");
+          communicator.receive(at::zeros({1}), Rank(own.value ^ 1), 9)->wait();
+        };
+        EXPECT_THROW(failing(), CommError);
+        communicator.begin_call("three");
+        EXPECT_EQ(communicator.age(), 1);
+        check();
       },
       std::chrono::seconds(30));
 }
