@@ -68,12 +68,13 @@ class VerifyRun(PlannerTest):
         self.assertNotIn("exchange", out)
         self.assertIn("on devices: messages hold at most 32 of 132 multiprocessors, and no", out)
 
-    def test_a_run_that_would_hang_on_devices_is_refused_with_the_circle(self) -> None:
-        words = ["verify", ROOT / "examples" / "gpt.json", "--nproc", 18]
-        for each in ("mesh.pipe=1", "mesh.data=18", "train_batch_size=72"):
+    def test_any_number_of_replicas_leaves_room_on_devices(self) -> None:
+        words = ["verify", ROOT / "examples" / "gpt.json", "--nproc", 36]
+        for each in ("mesh.pipe=2", "mesh.data=18", "train_batch_size=72"):
             words += ["--set", each]
-        self.assertIn("on devices, ranks would wait for ever: rank 0 ", self.penstock(*words).out)
-        self.refuse("hold all 132 multiprocessors", *words, "--set", "launch.device=cuda")
+        said = "messages hold at most 112 of 132 multiprocessors, and no order of kernels hangs"
+        self.assertIn(said, self.penstock(*words).out)
+        self.assertIn(said, self.penstock(*words, "--set", "launch.device=cuda").out)
 
     def test_what_cannot_run_is_refused_without_a_rank(self) -> None:
         words = ("verify", TENSOR, "--set", MODEL)
