@@ -50,6 +50,16 @@ TEST(Nccl, WhatComesIsWrittenBesideWhatWasGivenAfterItsReceiveWasPosted) {
   }
 }
 
+// Sends a peer five numbers of a device, and expects those that it sends.
+void swap(Communicator& communicator, c10::Device device, Rank peer, double mine, double theirs) {
+  const at::Tensor sent = at::full({5}, mine, at::TensorOptions().device(device));
+  const at::Tensor received = at::zeros({5}, sent.options());
+  const auto transfer = communicator.receive(received, peer, 3);
+  communicator.send(sent, peer, 3)->wait();
+  transfer->wait();
+  EXPECT_TRUE(at::equal(received.cpu(), at::full({5}, theirs)));
+}
+
 // What a group sums goes through host memory: between all ranks of a large run, communicators of
 // NCCL's would take most of a device.
 TEST(Nccl, ConnectsRanksThatAreLinkedAndNotThoseOfAGroupAlone) {
@@ -69,12 +79,7 @@ TEST(Nccl, ConnectsRanksThatAreLinkedAndNotThoseOfAGroupAlone) {
         EXPECT_EQ(communicator.transports(), "NCCL 2.99.0, shared memory");
         communicator.all_reduce(one, both)->wait();
         EXPECT_TRUE(at::equal(one, at::full({3}, 4.0)));
-        const at::Tensor row = at::full({5}, 7.0 + index, at::TensorOptions().device(device));
-        const at::Tensor other = at::zeros({5}, row.options());
-        const auto received = communicator.receive(other, Rank(1 - index), 3);
-        communicator.send(row, Rank(1 - index), 3)->wait();
-        received->wait();
-        EXPECT_TRUE(at::equal(other.cpu(), at::full({5}, 8.0 - index)));
+        swap(communicator, device, Rank(1 - index), 7.0 + index, 8.0 - index);
       },
       std::chrono::seconds(30));
 }
@@ -100,12 +105,7 @@ TEST(Nccl, RanksBeginAnewWithTheLinksThatTheyHad) {
           EXPECT_TRUE(at::equal(one, at::full({3}, 4.0)));
           for (const Rank peer : three) {
             if (own.value == 3 || peer == own) continue;
-            const at::Tensor mine = at::full({5}, own.value, at::TensorOptions().device(device));
-            const at::Tensor theirs = at::zeros({5}, mine.options());
-            const auto received = communicator.receive(theirs, peer, 3);
-            communicator.send(mine, peer, 3)->wait();
-            received->wait();
-            EXPECT_TRUE(at::equal(theirs.cpu(), at::full({5}, peer.value)));
+            swap(communicator, device, peer, own.value, peer.value);
           }
         };
         check();

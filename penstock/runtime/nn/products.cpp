@@ -26,7 +26,7 @@ bool are_floats_of_host(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat && uses_host_kernels(x);
 }
 
-// Gives it the sizes of x but for the last.  No view, which would keep the matrix beside it.
+// Gives a matrix the sizes of x but for the last.  No view: it would hold the matrix, too.
 at::Tensor shaped_like(const at::Tensor& matrix, const at::Tensor& x) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = matrix.size(1);
