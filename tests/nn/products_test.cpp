@@ -5,7 +5,6 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -13,17 +12,18 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/runtime/nn/host_products.h"
 #include "penstock/runtime/stage/backward.h"
+#include "tests/support/operator_names.h"
 #include "tests/support/same_bits.h"
 
 namespace penstock::nn {
 namespace {
 
+using testing_support::OperatorNames;
 using testing_support::same_bits;
 double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return ((a - b).abs().max() / b.abs().max()).item<double>();
@@ -166,25 +166,6 @@ TEST(Products, GradientsAddedWhereTheyAreHaveTheBitsOfTorchsEngine) {
   }
 }
 
-class Names {
- public:
-  Names() { seen().clear(); }
-  ~Names() { at::removeCallback(callback_); }
-  Names(const Names&) = delete;
-  Names& operator=(const Names&) = delete;
-  static std::vector<std::string>& seen() {
-    static std::vector<std::string> names;
-    return names;
-  }
-
- private:
-  at::CallbackHandle callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(
-      [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-        seen().emplace_back(function.name());
-        return nullptr;
-      }));
-};
-
 TEST(Products, NoPassAddsAGradientWhereOneDnnDoes) {
   Weights of({kOutputs});
   of.linears[0].bias.reset();
@@ -193,10 +174,10 @@ TEST(Products, NoPassAddsAGradientWhereOneDnnDoes) {
   stage::backward(linears_of(x, of.linears), {seed}, {});
   const void* first = of.linears[0].weight.grad().const_data_ptr();
   const Tensors outputs = linears_of(x, of.linears);
-  const Names names;
+  const OperatorNames names;
   stage::backward(outputs, {seed}, {});
-  EXPECT_EQ(std::ranges::count(Names::seen(), "aten::add_"), 0);
-  EXPECT_EQ(std::ranges::count(Names::seen(), "penstock::product"), 1);
+  EXPECT_EQ(std::ranges::count(OperatorNames::seen(), "aten::add_"), 0);
+  EXPECT_EQ(std::ranges::count(OperatorNames::seen(), "penstock::product"), 1);
   EXPECT_EQ(of.linears[0].weight.grad().const_data_ptr(), first);
 }
 

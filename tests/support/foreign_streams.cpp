@@ -372,7 +372,7 @@ class Late {
       if (lateness_.order == Order::MessagesFirst) {
         const Move move = messages_first(can);
         const bool is_quiet = is_ending_ || Clock::now() - last_entry_ > kQuiet;
-        if (move.kind == Move::Kind::Kernel && !is_quiet) {
+        if (move.kind > Move::Kind::BeginSend && !is_quiet) {
           changed_.wait_for(lock, kQuiet);
           continue;
         }

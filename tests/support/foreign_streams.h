@@ -21,8 +21,9 @@ namespace penstock::testing_support {
 
 enum class Order : std::uint8_t {
   Random,
-  // Sends begin before receives, these before messages end, and a kernel runs where nothing of
-  // these can, of the device that is furthest behind: multiprocessors are held as long as can be.
+  // Hosts run ahead; sends begin before receives, these before messages end, and a kernel runs
+  // where nothing of these can, of the device that is furthest behind: multiprocessors are held as
+  // long as can be.
   MessagesFirst,
 };
 

@@ -379,7 +379,16 @@ void charge_pass(std::string_view pass, const std::vector<at::Tensor>& reads,
                  const std::vector<at::Tensor>& writes) {
   const std::string name(pass);
   own(writes, name);
-  charge(reads.front().device().index(), name, reads, writes);
+  const c10::DeviceIndex device = reads.front().device().index();
+  if (name == "penstock::attention") {
+    charge(device,
+           kernel_of_attention(reads[0], reads[1], /*is_causal=*/true, /*is_backward=*/false));
+  } else if (name == "penstock::attention_gradient") {
+    charge(device,
+           kernel_of_attention(reads[1], reads[2], /*is_causal=*/true, /*is_backward=*/true));
+  } else {
+    charge(device, name, reads, writes);
+  }
 }
 
 void install_operators() {

@@ -15,6 +15,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/capped_attention.h"
+#include "penstock/runtime/nn/host_attention.h"
 #include "penstock/runtime/nn/host_kernels.h"
 
 namespace penstock::nn {
@@ -156,7 +157,6 @@ void DecoderAttention::share_heads(const DecoderOptions& options, const partitio
 
 at::Tensor DecoderAttention::attended_behind(Tensors heads, KeyValueCache* cache) {
   const std::int64_t past = cache == nullptr ? 0 : cache->tokens();
-  const std::optional<at::Tensor> mask = mask_of(heads.front(), past);
   Parts parts = prepared(std::move(heads), [&](Tensors queries_and_keys) {
     return rotary_->turn(std::move(queries_and_keys), past);
   });
@@ -165,6 +165,8 @@ at::Tensor DecoderAttention::attended_behind(Tensors heads, KeyValueCache* cache
     parts.keys = cache->keys();
     parts.values = cache->values();
   }
+  if (const auto values = attend_on_host(parts, std::nullopt)) return *values;
+  const std::optional<at::Tensor> mask = mask_of(parts.queries, past);
   return attend(parts, mask, /*is_causal=*/!mask && past == 0);
 }
 
@@ -174,6 +176,7 @@ at::Tensor DecoderAttention::attended_within(Tensors heads, const at::Tensor& st
   const Parts parts = prepared(std::move(heads), [&](Tensors queries_and_keys) {
     return rotary_->turn_at(std::move(queries_and_keys), positions);
   });
+  if (const auto values = attend_on_host(parts, starts)) return *values;
   return attend(parts, mask_within(places, starts), /*is_causal=*/false);
 }
 
@@ -268,6 +271,17 @@ bool DecoderAttention::reads_groups(const Parts& parts,
   return kernel == at::SDPBackend::flash_attention || kernel == at::SDPBackend::cudnn_attention;
 }
 
+std::optional<at::Tensor> DecoderAttention::attend_on_host(
+    const Parts& parts, const std::optional<at::Tensor>& starts) const {
+  if (score_cap_ || !has_host_attention(parts.queries, parts.keys, parts.values)) {
+    return std::nullopt;
+  }
+  return host_attention(parts.queries, parts.keys, parts.values,
+                        {.scale = scale_.value_or(1.0 / std::sqrt(static_cast<double>(head_dim_))),
+                         .window = window_,
+                         .starts = starts});
+}
+
 at::Tensor DecoderAttention::mixed(const Parts& parts, const std::optional<at::Tensor>& mask,
                                    bool is_causal) const {
   if (score_cap_) {
@@ -290,15 +304,16 @@ at::Tensor DecoderAttention::attend(const Parts& parts, const std::optional<at::
   return values.transpose(1, 2).reshape({values.size(0), values.size(2), heads_ * head_dim_});
 }
 
-std::optional<at::Tensor> DecoderAttention::mask_of(const at::Tensor& x, std::int64_t past) {
-  const std::int64_t queries = x.size(1), keys = past + queries;
+std::optional<at::Tensor> DecoderAttention::mask_of(const at::Tensor& queries_of,
+                                                    std::int64_t past) {
+  const std::int64_t queries = queries_of.size(2), keys = past + queries;
   const bool sees_all = past == 0 || queries == 1;
   if (sees_all && (!window_ || *window_ >= keys)) return std::nullopt;
   const std::int64_t window = window_.value_or(keys);
   if (!mask_.defined() || mask_.size(0) != queries || mask_.size(1) != keys ||
-      mask_.device() != x.device()) {
+      mask_.device() != queries_of.device()) {
     const torch::NoGradGuard no_grad;
-    const at::Tensor positions = at::arange(keys, at::dtype(at::kLong).device(x.device()));
+    const at::Tensor positions = at::arange(keys, at::dtype(at::kLong).device(queries_of.device()));
     const at::Tensor distances = positions.slice(0, past).unsqueeze(1) - positions.unsqueeze(0);
     mask_ = (distances >= 0).logical_and(distances < window);
   }

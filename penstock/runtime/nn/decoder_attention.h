@@ -73,6 +73,9 @@ class DecoderAttention : public torch::nn::Module {
   // Each head of keys or values for all heads of queries that share it.
   at::Tensor repeated(const at::Tensor& x) const;
   bool reads_groups(const Parts& parts, const std::optional<at::Tensor>& mask) const;
+  // Computes by host_attention.h; absent where that does not take these.
+  std::optional<at::Tensor> attend_on_host(const Parts& parts,
+                                           const std::optional<at::Tensor>& starts) const;
   // The mixed values, by heads, and of all heads here [microbatch, sequence, heads x head_dim].
   at::Tensor mixed(const Parts& parts, const std::optional<at::Tensor>& mask, bool is_causal) const;
   at::Tensor attend(const Parts& parts, const std::optional<at::Tensor>& mask,
@@ -80,8 +83,8 @@ class DecoderAttention : public torch::nn::Module {
   at::Tensor attended(Tensors heads, const std::optional<at::Tensor>& starts, KeyValueCache* cache);
   at::Tensor attended_behind(Tensors heads, KeyValueCache* cache);
   at::Tensor attended_within(Tensors heads, const at::Tensor& starts);
-  // The keys that a query of x sees, behind `past` others; absent: all up to its own.
-  std::optional<at::Tensor> mask_of(const at::Tensor& x, std::int64_t past);
+  // The keys that each query sees, behind `past` others; absent: all up to its own.
+  std::optional<at::Tensor> mask_of(const at::Tensor& queries_of, std::int64_t past);
   // The keys that a query sees of its own document: [microbatch, 1, queries, keys].
   at::Tensor mask_within(const at::Tensor& places, const at::Tensor& starts) const;
 

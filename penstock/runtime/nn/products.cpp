@@ -2,23 +2,17 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_unsafe_view.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
-#include <memory>
 #include <optional>
 #include <utility>
 
+#include "penstock/runtime/nn/added_gradients.h"
 #include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/nn/host_products.h"
 
 namespace penstock::nn {
 namespace {
-
-thread_local int adds_gradients = 0;  // How many AddsGradients there are.
 
 at::Tensor as_matrix(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
 
@@ -37,53 +31,15 @@ std::optional<at::Tensor> bias_of(const Linear& linear) {
   return linear.bias.defined() ? std::optional(linear.bias) : std::nullopt;
 }
 
-bool has_hooks(const at::Tensor& weight) {
-  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(weight);
-  return accumulator && !(accumulator->tensor_pre_hooks().empty() &&
-                          accumulator->pre_hooks().empty() && accumulator->post_hooks().empty());
-}
-
-class Noting : public torch::autograd::PostAccumulateGradHook {
- public:
-  explicit Noting(bool& called) : called_(called) {}
-  void operator()(const torch::autograd::Variable& /*parameter*/) override { called_ = true; }
-
- private:
-  bool& called_;
-};
-
-// Whether the accumulation of an undefined gradient, which comes next, calls what waits for it:
-// not in every torch.
-bool hook_is_called_for_nothing() {
-  static const bool is_called = [] {
-    bool called = false;
-    const at::Tensor leaf = at::empty({1}, at::kFloat).requires_grad_();
-    torch::autograd::impl::post_acc_grad_hooks(leaf) = std::make_unique<Noting>(called);
-    (*torch::autograd::impl::grad_accumulator(leaf))(torch::autograd::variable_list(1));
-    return called;
-  }();
-  return is_called;
-}
-
-// Does what the accumulation of the gradient would do, with its bits.
 bool add_onto_earlier(const at::Tensor& weight, const at::Tensor& of_rows, const at::Tensor& rows) {
-  if (adds_gradients == 0 || !weight.is_leaf() || has_hooks(weight)) return false;
-  if (!are_floats_of_host(weight) || !adds_in_place(of_rows.t(), rows)) return false;
-  at::Tensor& sum = weight.mutable_grad();
-  if (!sum.defined() || sum.layout() != at::kStrided || !sum.is_contiguous() ||
-      sum.scalar_type() != at::kFloat || sum.device() != weight.device()) {
-    return false;
-  }
+  at::Tensor sum = earlier_gradient(weight);
+  if (!sum.defined() || !adds_in_place(of_rows.t(), rows)) return false;
   add_product(sum, of_rows.t(), rows);
-  const auto& hook = torch::autograd::impl::post_acc_grad_hooks(weight);
-  if (hook && !hook_is_called_for_nothing()) (*hook)(weight);
+  tell_of_added(weight);
   return true;
 }
 
 }  // namespace
-
-AddsGradients::AddsGradients() { ++adds_gradients; }
-AddsGradients::~AddsGradients() { --adds_gradients; }
 
 Linear detached(const Linear& linear) {
   return {.weight = linear.weight.detach(),

@@ -2,8 +2,8 @@
 //
 // Decoders compute their projections and their head with it.  Linears of one input are computed
 // together: it is kept once, and their gradients of it are added in their order, in one tensor.
-// A weight's gradient is added onto what earlier microbatches left, without memory of its own,
-// where a stage's backward runs (AddsGradients) and nobody has a hook that would see it.
+// A weight's gradient is added onto what earlier microbatches left, where that may be
+// (added_gradients.h).
 // Floats of the host go through host_products.h.  Devices and other types have torch's operators
 // and autograd.
 // Shapes: rows are what comes before the last dimension.
@@ -16,16 +16,6 @@
 #include "penstock/runtime/nn/own_backward.h"
 
 namespace penstock::nn {
-
-// While one lives, backwards of this thread may add gradients of weights where they are: all that
-// they give is added to weights' grad().
-class AddsGradients {
- public:
-  AddsGradients();
-  ~AddsGradients();
-  AddsGradients(const AddsGradients&) = delete;
-  AddsGradients& operator=(const AddsGradients&) = delete;
-};
 
 // Each linear of x.
 Tensors linears_of(const at::Tensor& x, const std::vector<Linear>& linears);

@@ -1,13 +1,13 @@
 #include "penstock/runtime/nn/token_rows.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/embedding.h>
 
 #include <algorithm>
 
 #include "penstock/core/error.h"
 #include "penstock/core/ignored_target.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/embedding.h"
 #include "penstock/runtime/nn/host_kernels.h"
 #include "penstock/runtime/nn/later_checks.h"
 
@@ -43,7 +43,7 @@ at::Tensor embedding_of_part(const at::Tensor& weight, const partition::Cut& her
   const at::Tensor rows = tokens - mine.first;
   const at::Tensor is_elsewhere = are_wrong(rows, mine.count).unsqueeze(-1);
   const at::Tensor embedded =
-      at::embedding(weight, rows.clamp(0, mine.count - 1)).masked_fill(is_elsewhere, 0);
+      rows_of_table(weight, rows.clamp(0, mine.count - 1)).masked_fill(is_elsewhere, 0);
   if (uses_host_kernels(tokens)) return embedded;
   return embedded.masked_fill(wrong.unsqueeze(-1), kNotANumber);
 }
@@ -52,7 +52,7 @@ TableOfRows::TableOfRows(const Making& making, RowsOf what, std::int64_t rows, s
     : what_(what), rows_(rows), weight_(register_part("weight", making, {rows, width}, {})) {}
 
 at::Tensor TableOfRows::forward(const at::Tensor& numbers) const {
-  return at::embedding(weight_, numbers);
+  return rows_of_table(weight_, numbers);
 }
 
 at::Tensor TableOfRows::summand(const at::Tensor& numbers) const {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/runtime/nn/host_attention.h"
 #include "penstock/runtime/nn/host_products.h"
 #include "penstock/runtime/stage/backward.h"
 
@@ -140,6 +141,12 @@ class Measuring {
     stage::Tensors inputs;
     for (int i = 0; i < 3; ++i) inputs.push_back(randoms({1, heads, tokens, width}, type));
     const auto forward = [&](const stage::Tensors& all) {
+      if (nn::has_host_attention(all[0], all[1], all[2])) {
+        const double scale = 1 / std::sqrt(static_cast<double>(width));
+        return nn::host_attention(all[0], all[1], all[2], {.scale = scale})
+            .view({1, tokens, heads, width})
+            .transpose(1, 2);
+      }
       return at::scaled_dot_product_attention(all[0], all[1], all[2], {}, 0.0, /*is_causal=*/true);
     };
     const double operations = 2.0 * static_cast<double>(heads * tokens * tokens * width);

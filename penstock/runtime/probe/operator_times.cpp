@@ -24,7 +24,7 @@ namespace {
 using execute::now_ns;
 
 constexpr std::string_view kAten = "aten::";
-constexpr std::string_view kOwn = "penstock::";
+constexpr std::string_view kOwn = "penstock::", kOwnAttention = "penstock::attention";
 
 // Products by name, and the place of the first factor among the arguments.
 struct ProductRow {
@@ -46,7 +46,8 @@ constexpr std::string_view kLinearOfOneDnn = "mkldnn::_linear_pointwise";
 
 bool is_attention(std::string_view name) {
   return name.find("flash_attention") != std::string_view::npos ||
-         name.find("efficient_attention") != std::string_view::npos;
+         name.find("efficient_attention") != std::string_view::npos ||
+         name.starts_with(kOwnAttention);
 }
 
 // What it holds, which may be less than its sizes say.
@@ -113,12 +114,15 @@ ProductSizes product_sizes(std::string_view name, c10::ArrayRef<const c10::IValu
 
 // Two products forward, and five backward, over all pairs of tokens, or half of them.
 double attention_operations(std::string_view name, c10::ArrayRef<const c10::IValue> inputs) {
-  const bool is_backward = name.find("backward") != std::string_view::npos;
+  const bool is_backward = name.find("backward") != std::string_view::npos ||
+                           name.find("gradient") != std::string_view::npos;
   const at::Tensor* queries = tensor_at(inputs, is_backward ? 1 : 0);
   const at::Tensor* keys = tensor_at(inputs, is_backward ? 2 : 1);
   if (queries == nullptr || keys == nullptr || queries->dim() != 4 || keys->dim() != 4) return 0;
-  const bool is_causal = std::ranges::any_of(
-      inputs, [](const c10::IValue& each) { return each.isBool() && each.toBool(); });
+  const bool is_causal =
+      name.starts_with(kOwnAttention) || std::ranges::any_of(inputs, [](const c10::IValue& each) {
+        return each.isBool() && each.toBool();
+      });
   const double pairs = static_cast<double>(queries->numel()) * static_cast<double>(keys->size(2));
   return (is_backward ? 10.0 : 4.0) * pairs * (is_causal ? 0.5 : 1.0);
 }
@@ -155,10 +159,17 @@ struct Frame {
   std::int64_t bytes = 0;
   double operations = 0;
   ProductSizes sizes;
-  bool writes = false;        // Writes to an argument.
-  bool has_passes = false;    // Something inside reads and writes elements.
+  bool writes = false;      // Writes to an argument.
+  bool has_passes = false;  // Something inside reads and writes elements.
+  bool has_attention = false;
   bool takes_memory = false;  // The allocator was asked inside.
   std::vector<const c10::StorageImpl*> inputs;
+
+  // What a call inside has.
+  void take_in(const Frame& inner) {
+    has_passes = has_passes || inner.has_passes;
+    has_attention = has_attention || inner.has_attention;
+  }
 };
 
 }  // namespace
@@ -316,7 +327,7 @@ void OperatorTimes::Watch::count(const at::RecordFunction& function, Frame& fram
     key.kind = OperatorKind::Product;
     key.sizes = frame.sizes;
     frame.operations = frame.sizes.operations();
-  } else if (is_attention(key.name) && !frame.has_passes) {
+  } else if (is_attention(key.name) && !frame.has_attention) {
     key.kind = OperatorKind::Attention;
   } else if (!frame.has_passes && !only_views) {
     key.kind = OperatorKind::Pass;
@@ -326,7 +337,7 @@ void OperatorTimes::Watch::count(const at::RecordFunction& function, Frame& fram
   cost.ns += end_ns - frame.start_ns - frame.inner_ns;
   cost.faults += end_faults - frame.start_faults - frame.inner_faults;
   if (key.kind == OperatorKind::Other) {
-    if (frame.has_passes && !frames.empty()) frames.back().has_passes = true;
+    if (!frames.empty()) frames.back().take_in(frame);
     return;
   }
   cost.operations += frame.operations;
@@ -335,7 +346,9 @@ void OperatorTimes::Watch::count(const at::RecordFunction& function, Frame& fram
       cost.by_size[static_cast<int>(std::bit_width(static_cast<std::uint64_t>(frame.bytes)))];
   ++calls;
   bytes += frame.bytes;
-  if (!frames.empty()) frames.back().has_passes = true;
+  frame.has_passes = true;
+  frame.has_attention = frame.has_attention || key.kind == OperatorKind::Attention;
+  if (!frames.empty()) frames.back().take_in(frame);
 }
 
 void OperatorTimes::Watch::end(const at::RecordFunction& function, at::ObserverContext*) {

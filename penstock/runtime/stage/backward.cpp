@@ -13,8 +13,8 @@
 #include "penstock/core/check.h"
 #include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
+#include "penstock/runtime/nn/added_gradients.h"
 #include "penstock/runtime/nn/own_backward_node.h"
-#include "penstock/runtime/nn/products.h"
 
 namespace penstock::stage {
 namespace {

@@ -98,6 +98,77 @@ struct LossGradientRows {
   std::int64_t width;
 };
 
+// table[number of a row] += 0 + the rows of that number, in their order.
+struct AddedRows {
+  const float* x;
+  const std::int64_t* numbers;  // The number of each row of x.
+  const std::int64_t* order;    // Rows of x, those of a number together.
+  float* table;
+  std::int64_t rows;
+  std::int64_t stride;  // Floats from a row to the next, of x and the table.
+  std::int64_t width;
+};
+
+// Heads of queries, or what has their shape: [tokens, heads, width], a head's row dense.
+struct Heads {
+  float* first;
+  std::int64_t token_stride;
+  std::int64_t head_stride;
+};
+
+// A row-major matrix, or its transpose.
+struct Matrix {
+  const float* first;
+  std::int64_t stride;  // Floats from a row to the next, in memory.
+  bool is_transposed = false;
+};
+// sum = (sum x `adds` +) a x b, of [rows, inner] and [inner, columns].
+struct Product {
+  Matrix a;
+  Matrix b;
+  float* sum;
+  std::int64_t stride;
+  std::int64_t rows;
+  std::int64_t inner;
+  std::int64_t columns;
+  bool adds = false;
+};
+
+// Attention of one head of keys and values, and of the heads of queries that share it: a query sees
+// keys up to its own token.
+struct Attention {
+  Heads queries;
+  Heads output;
+  Heads keys;  // One head, as values.
+  Heads values;
+  float* log_sums;             // [group, tokens]: of the exponentials that a query has.
+  const std::int64_t* starts;  // The first token that each sees.  Null: all see all.
+  std::int64_t window;         // Tokens that a query sees at most.
+  std::int64_t tokens;
+  std::int64_t group;  // Heads of queries.
+  std::int64_t width;
+  float scale;     // Products of queries and keys are multiplied by it.
+  float* scratch;  // floats_of_attention() of them.
+  void (*multiply)(const Product&);
+};
+
+// The gradients of what an Attention has read.
+struct AttentionGradient {
+  Attention of;
+  Heads gradient;  // The output's.
+  Heads of_queries;
+  Heads of_keys;  // Zeros, onto which they are added; as those of values.
+  Heads of_values;
+};
+
+// Tokens whose queries are computed at once.
+inline constexpr std::int64_t kQueriesAtOnce = 64;
+// What either of them needs.
+inline constexpr std::int64_t floats_of_attention(std::int64_t group, std::int64_t tokens,
+                                                  std::int64_t width) {
+  return group * kQueriesAtOnce * (2 * tokens + 3 * width + 1);
+}
+
 // The passes for one kind of processor.
 struct Kernels {
   void (*norm)(const NormRows&);
@@ -107,6 +178,9 @@ struct Kernels {
   void (*gate_gradient)(const GateGradient&);
   void (*loss)(const LossRows&);
   void (*loss_gradient)(const LossGradientRows&);
+  void (*add_rows)(const AddedRows&);
+  void (*attend)(const Attention&);
+  void (*attention_gradient)(const AttentionGradient&);
 };
 
 // The kernels for the instructions that torch's kernels use on this processor: what ranks compare

@@ -142,4 +142,15 @@ void compute(Kernel<LossGradientRows> kernel, const LossGradientRows& all) {
   });
 }
 
+// Rows of one number are added in their order, so threads share columns.
+void compute(Kernel<AddedRows> kernel, const AddedRows& all) {
+  in_parts(all.width, all.rows, [&](std::int64_t first, std::int64_t last) {
+    AddedRows part = all;
+    part.x = all.x + first;
+    part.table = all.table + first;
+    part.width = last - first;
+    kernel(part);
+  });
+}
+
 }  // namespace penstock::nn::passes

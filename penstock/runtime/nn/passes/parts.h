@@ -25,5 +25,6 @@ void compute(Kernel<Gate> kernel, const Gate& all);
 void compute(Kernel<GateGradient> kernel, const GateGradient& all);
 void compute(Kernel<LossRows> kernel, const LossRows& all);
 void compute(Kernel<LossGradientRows> kernel, const LossGradientRows& all);
+void compute(Kernel<AddedRows> kernel, const AddedRows& all);
 
 }  // namespace penstock::nn::passes

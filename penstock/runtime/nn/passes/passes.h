@@ -45,6 +45,7 @@ inline constexpr Pass<GateGradient> kGateGradient{"penstock::gate_gradient",
 inline constexpr Pass<LossRows> kLoss{"penstock::loss", &Kernels::loss};
 inline constexpr Pass<LossGradientRows> kLossGradient{"penstock::loss_gradient",
                                                       &Kernels::loss_gradient};
+inline constexpr Pass<AddedRows> kAddRows{"penstock::add_rows", &Kernels::add_rows};
 
 // Computes between what observers of torch's operators do before one and behind it: some bring
 // parameters that are away (parameters/pager.h).  `product`: its rows, inner size and columns.

@@ -3,6 +3,8 @@
 //
 // Nothing here has a name outside of its file, so no processor runs another one's instructions.
 #pragma once
+#include "penstock/runtime/nn/passes/added_rows.h"
+#include "penstock/runtime/nn/passes/attention.h"
 #include "penstock/runtime/nn/passes/gate.h"
 #include "penstock/runtime/nn/passes/loss_rows.h"
 #include "penstock/runtime/nn/passes/norm_rows.h"
@@ -17,7 +19,10 @@ constexpr Kernels kOfThisFile = {.norm = norm,
                                  .gate = gate,
                                  .gate_gradient = gate_gradient,
                                  .loss = loss,
-                                 .loss_gradient = loss_gradient};
+                                 .loss_gradient = loss_gradient,
+                                 .add_rows = add_rows,
+                                 .attend = attend,
+                                 .attention_gradient = attention_gradient};
 
 }  // namespace
 }  // namespace penstock::nn::passes

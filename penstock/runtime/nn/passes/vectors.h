@@ -7,6 +7,7 @@
 #include <ATen/cpu/vec/vec.h>
 
 #include <cstdint>
+#include <limits>
 
 namespace penstock::nn::passes {
 namespace {
@@ -57,6 +58,28 @@ inline float total(std::int64_t elements, const Add& add) {
   for (; i + kLanes <= elements; i += kLanes) sums[0] = add(sums[0], i, kLanes);
   if (i < elements) sums[1] = add(sums[1], i, elements - i);
   return folded((sums[0] + sums[1]) + (sums[2] + sums[3]), [](float a, float b) { return a + b; });
+}
+
+// `count` logits, and behind them what has no exponential.
+inline Vector load_logits(const float* from, std::int64_t count) {
+  if (count == kLanes) return Vector::loadu(from);
+  const Vector nothing(-std::numeric_limits<float>::infinity());
+  return Vector::set(nothing, Vector::loadu(from, count), count);
+}
+
+inline float largest_of(const float* logits, std::int64_t width) {
+  const Vector nothing(-std::numeric_limits<float>::infinity());
+  Vector largest[2] = {nothing, nothing};
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= width; i += 2 * kLanes) {
+    largest[0] = at::vec::maximum(largest[0], Vector::loadu(logits + i));
+    largest[1] = at::vec::maximum(largest[1], Vector::loadu(logits + i + kLanes));
+  }
+  by_vectors(width - i, [&](auto j, auto count) {
+    largest[0] = at::vec::maximum(largest[0], load_logits(logits + i + j, count));
+  });
+  return folded(at::vec::maximum(largest[0], largest[1]),
+                [](float a, float b) { return a > b || a != a ? a : b; });
 }
 
 }  // namespace
