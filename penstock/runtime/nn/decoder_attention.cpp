@@ -304,16 +304,15 @@ at::Tensor DecoderAttention::attend(const Parts& parts, const std::optional<at::
   return values.transpose(1, 2).reshape({values.size(0), values.size(2), heads_ * head_dim_});
 }
 
-std::optional<at::Tensor> DecoderAttention::mask_of(const at::Tensor& queries_of,
-                                                    std::int64_t past) {
-  const std::int64_t queries = queries_of.size(2), keys = past + queries;
-  const bool sees_all = past == 0 || queries == 1;
+std::optional<at::Tensor> DecoderAttention::mask_of(const at::Tensor& queries, std::int64_t past) {
+  const std::int64_t count = queries.size(2), keys = past + count;
+  const bool sees_all = past == 0 || count == 1;
   if (sees_all && (!window_ || *window_ >= keys)) return std::nullopt;
   const std::int64_t window = window_.value_or(keys);
-  if (!mask_.defined() || mask_.size(0) != queries || mask_.size(1) != keys ||
-      mask_.device() != queries_of.device()) {
+  if (!mask_.defined() || mask_.size(0) != count || mask_.size(1) != keys ||
+      mask_.device() != queries.device()) {
     const torch::NoGradGuard no_grad;
-    const at::Tensor positions = at::arange(keys, at::dtype(at::kLong).device(queries_of.device()));
+    const at::Tensor positions = at::arange(keys, at::dtype(at::kLong).device(queries.device()));
     const at::Tensor distances = positions.slice(0, past).unsqueeze(1) - positions.unsqueeze(0);
     mask_ = (distances >= 0).logical_and(distances < window);
   }

@@ -84,7 +84,7 @@ class DecoderAttention : public torch::nn::Module {
   at::Tensor attended_behind(Tensors heads, KeyValueCache* cache);
   at::Tensor attended_within(Tensors heads, const at::Tensor& starts);
   // The keys that each query sees, behind `past` others; absent: all up to its own.
-  std::optional<at::Tensor> mask_of(const at::Tensor& queries_of, std::int64_t past);
+  std::optional<at::Tensor> mask_of(const at::Tensor& queries, std::int64_t past);
   // The keys that a query sees of its own document: [microbatch, 1, queries, keys].
   at::Tensor mask_within(const at::Tensor& places, const at::Tensor& starts) const;
 

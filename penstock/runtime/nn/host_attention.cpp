@@ -59,7 +59,7 @@ class Heads {
       : queries_(by_tokens(queries.detach())),
         keys_(by_tokens(keys.detach())),
         values_(by_tokens(values.detach())),
-        starts_(options.starts ? options.starts->contiguous() : at::Tensor()),
+        starts_(options.starts ? options.starts->to(at::kLong).contiguous() : at::Tensor()),
         scale_(static_cast<float>(options.scale)),
         window_(options.window.value_or(tokens())),
         group_(queries.size(1) / keys.size(1)) {}

@@ -16,7 +16,7 @@ namespace penstock::nn {
 struct HostAttention {
   double scale = 1.0;
   std::optional<std::int64_t> window = {};  // Tokens that a query sees, itself included.
-  // The first token that each sees, not before that of the token before, [samples, tokens] int64.
+  // The first token that each sees, not before that of the token before, [samples, tokens].
   // Absent: all see all up to their own.
   std::optional<at::Tensor> starts = {};
 };
