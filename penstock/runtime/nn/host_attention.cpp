@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -45,11 +46,16 @@ Tensors by_heads(Tensors of_tokens) {
   return of_tokens;
 }
 
-passes::Heads heads_of(const at::Tensor& of_tokens, std::int64_t sample, std::int64_t head) {
+passes::Head head_of(const at::Tensor& of_tokens, std::int64_t sample, std::int64_t head) {
   return {.first =
               passes::floats(of_tokens) + sample * of_tokens.stride(0) + head * of_tokens.stride(2),
-          .token_stride = of_tokens.stride(1),
-          .head_stride = of_tokens.stride(2)};
+          .stride = of_tokens.stride(1)};
+}
+
+// Sums of the heads that share one of `heads`.
+at::Tensor summed(const at::Tensor& x, std::int64_t heads) {
+  if (x.size(2) == heads) return x;
+  return x.view({x.size(0), x.size(1), heads, x.size(2) / heads, x.size(3)}).sum(3);
 }
 
 class Heads {
@@ -61,17 +67,20 @@ class Heads {
         values_(by_tokens(values.detach())),
         starts_(options.starts ? options.starts->to(at::kLong).contiguous() : at::Tensor()),
         scale_(static_cast<float>(options.scale)),
-        window_(options.window.value_or(tokens())),
-        group_(queries.size(1) / keys.size(1)) {}
+        window_(options.window.value_or(tokens())) {}
 
   at::Tensor attend() {
     output_ = at::empty(queries_.sizes(), queries_.options());
-    log_sums_ = at::empty({queries_.size(0), queries_.size(2), tokens()}, queries_.options());
-    run("penstock::attention", by_heads({queries_, keys_, values_}), {output_, log_sums_},
-        [this](std::int64_t sample, std::int64_t head, float* scratch) {
-          passes::kernels().attend(of(sample, head, scratch));
+    log_sums_ = at::empty({queries_.size(0), heads(), tokens()}, queries_.options());
+    const std::int64_t blocks = (tokens() + passes::kQueriesAtOnce - 1) / passes::kQueriesAtOnce;
+    run("penstock::attention", by_heads({queries_, keys_, values_}), {output_, log_sums_}, blocks,
+        [&](std::int64_t i, float* scratch) {
+          passes::Attention block = of(i / blocks, scratch);
+          block.first = i % blocks * passes::kQueriesAtOnce;
+          block.end = std::min(block.first + passes::kQueriesAtOnce, tokens());
+          passes::kernels().attend(block);
         });
-    return output_.view({output_.size(0), tokens(), output_.size(2) * width()});
+    return output_.view({output_.size(0), tokens(), heads() * width()});
   }
 
   // The gradients of queries, keys and values.
@@ -79,55 +88,57 @@ class Heads {
     const at::Tensor of_output = gradient.reshape(output_.sizes());
     const at::Tensor dense = of_output.stride(-1) == 1 ? of_output : of_output.contiguous();
     const at::Tensor of_queries = at::empty(queries_.sizes(), queries_.options());
-    const at::Tensor of_keys = at::zeros(keys_.sizes(), keys_.options());
-    const at::Tensor of_values = at::zeros(values_.sizes(), values_.options());
+    const at::Tensor of_keys = at::zeros(queries_.sizes(), queries_.options());
+    const at::Tensor of_values = at::zeros(queries_.sizes(), queries_.options());
     run("penstock::attention_gradient", by_heads({dense, queries_, keys_, values_, output_}),
-        {of_queries, of_keys, of_values},
-        [&](std::int64_t sample, std::int64_t head, float* scratch) {
-          passes::kernels().attention_gradient(
-              {.of = of(sample, head, scratch),
-               .gradient = heads_of(dense, sample, head * group_),
-               .of_queries = heads_of(of_queries, sample, head * group_),
-               .of_keys = heads_of(of_keys, sample, head),
-               .of_values = heads_of(of_values, sample, head)});
+        {of_queries, of_keys, of_values}, /*parts=*/1, [&](std::int64_t i, float* scratch) {
+          const std::int64_t sample = i / heads(), head = i % heads();
+          passes::kernels().attention_gradient({.of = of(i, scratch),
+                                                .gradient = head_of(dense, sample, head),
+                                                .of_queries = head_of(of_queries, sample, head),
+                                                .of_keys = head_of(of_keys, sample, head),
+                                                .of_values = head_of(of_values, sample, head)});
         });
-    return {of_queries.transpose(1, 2), of_keys.transpose(1, 2), of_values.transpose(1, 2)};
+    const std::int64_t kv_heads = keys_.size(2);
+    return {of_queries.transpose(1, 2), summed(of_keys, kv_heads).transpose(1, 2),
+            summed(of_values, kv_heads).transpose(1, 2)};
   }
 
  private:
   std::int64_t tokens() const { return queries_.size(1); }
+  std::int64_t heads() const { return queries_.size(2); }
   std::int64_t width() const { return queries_.size(3); }
 
-  passes::Attention of(std::int64_t sample, std::int64_t head, float* scratch) const {
-    const std::int64_t first = head * group_;
-    return {.queries = heads_of(queries_, sample, first),
-            .output = heads_of(output_, sample, first),
-            .keys = heads_of(keys_, sample, head),
-            .values = heads_of(values_, sample, head),
-            .log_sums = passes::floats(log_sums_) + (sample * log_sums_.size(1) + first) * tokens(),
+  // A head, counted over all samples.
+  passes::Attention of(std::int64_t number, float* scratch) const {
+    const std::int64_t sample = number / heads(), head = number % heads();
+    const std::int64_t of_keys = head / (heads() / keys_.size(2));
+    return {.queries = head_of(queries_, sample, head),
+            .keys = head_of(keys_, sample, of_keys),
+            .values = head_of(values_, sample, of_keys),
+            .output = head_of(output_, sample, head),
+            .log_sums = passes::floats(log_sums_) + number * tokens(),
             .starts = starts_.defined() ? passes::numbers(starts_) + sample * tokens() : nullptr,
             .window = window_,
-            .tokens = tokens(),
-            .group = group_,
+            .first = 0,
+            .end = tokens(),
             .width = width(),
             .scale = scale_,
             .scratch = scratch,
             .multiply = multiply};
   }
 
-  // Each head of keys on a thread; on tensors without memory, tells of it.
-  void run(const char* name, const Tensors& reads, const Tensors& writes,
-           const std::function<void(std::int64_t sample, std::int64_t head, float* scratch)>& head)
-      const {
+  // Parts of all heads, shared by threads; on tensors without memory, tells of it.
+  void run(const char* name, const Tensors& reads, const Tensors& writes, std::int64_t parts,
+           const std::function<void(std::int64_t part, float* scratch)>& part) const {
     if (!queries_.is_cpu()) return passes::tell(name, reads, writes);
-    const std::int64_t heads = keys_.size(2),
-                       floats = passes::floats_of_attention(group_, tokens(), width());
+    const std::int64_t floats = passes::floats_of_attention(tokens(), width());
     passes::compute_observed(name, reads, [&] {
-      passes::in_parts(queries_.size(0) * heads, floats,
+      passes::in_parts(queries_.size(0) * heads() * parts, floats,
                        [&](std::int64_t first, std::int64_t last) {
                          const at::Tensor scratch = at::empty({floats}, queries_.options());
                          for (std::int64_t i = first; i < last; ++i) {
-                           head(i / heads, i % heads, passes::floats(scratch));
+                           part(i, passes::floats(scratch));
                          }
                        });
     });
@@ -137,7 +148,7 @@ class Heads {
   at::Tensor starts_;
   at::Tensor output_, log_sums_;
   float scale_;
-  std::int64_t window_, group_;
+  std::int64_t window_;
 };
 
 }  // namespace

@@ -15,57 +15,52 @@
 namespace penstock::nn::passes {
 namespace {
 
-// Queries of some tokens, of all heads of a group, one head's rows behind another's.
+// Queries of some tokens, and the keys that one of them sees.
 class QueryBlock {
  public:
   QueryBlock(const Attention& of, std::int64_t first)
       : of_(of),
         first_(first),
-        tokens_(std::min(kQueriesAtOnce, of.tokens - first)),
+        rows_(std::min(kQueriesAtOnce, of.end - first)),
         first_key_(first_seen(first)),
-        keys_(first + tokens_ - first_key_) {}
+        keys_(first + rows_ - first_key_) {}
 
-  std::int64_t rows() const { return of_.group * tokens_; }
+  std::int64_t rows() const { return rows_; }
   std::int64_t keys() const { return keys_; }
-
-  // action(row, head, token)
-  template <class Action>
-  void for_rows(const Action& action) const {
-    for (std::int64_t head = 0; head < of_.group; ++head) {
-      for (std::int64_t i = 0; i < tokens_; ++i) action(head * tokens_ + i, head, first_ + i);
-    }
-  }
-  // The keys that a token sees, [first, second) of the block's.
-  std::pair<std::int64_t, std::int64_t> seen(std::int64_t token) const {
-    return {first_seen(token) - first_key_, token + 1 - first_key_};
+  std::int64_t token(std::int64_t row) const { return first_ + row; }
+  // The keys that a row sees, [first, second) of the block's.
+  std::pair<std::int64_t, std::int64_t> seen(std::int64_t row) const {
+    return {first_seen(token(row)) - first_key_, token(row) + 1 - first_key_};
   }
 
-  void multiply(const Matrix& a, const Matrix& b, float* to, std::int64_t stride,
-                std::int64_t inner, std::int64_t columns) const {
-    of_.multiply({.a = a,
-                  .b = b,
-                  .sum = to,
-                  .stride = stride,
-                  .rows = rows(),
-                  .inner = inner,
-                  .columns = columns});
-  }
   // Writes x [rows, width] x the block's keys, or values, transposed.
-  void multiply_by_keys(const float* x, const Heads& keys, float* to) const {
-    multiply({x, of_.width}, of_keys(keys, /*is_transposed=*/true), to, keys_, of_.width, keys_);
+  void multiply_by_keys(const float* x, const Head& keys, float* to) const {
+    of_.multiply({.a = {x, of_.width},
+                  .b = {of_keys(keys), keys.stride, /*is_transposed=*/true},
+                  .sum = to,
+                  .stride = keys_,
+                  .rows = rows_,
+                  .inner = of_.width,
+                  .columns = keys_});
   }
   // Writes x [rows, keys] x the block's keys, or values.
-  void mix(const float* x, const Heads& values, float* to) const {
-    multiply({x, keys_}, of_keys(values), to, of_.width, keys_, of_.width);
+  void mix(const float* x, const Head& values, float* to) const {
+    of_.multiply({.a = {x, keys_},
+                  .b = {of_keys(values), values.stride},
+                  .sum = to,
+                  .stride = of_.width,
+                  .rows = rows_,
+                  .inner = keys_,
+                  .columns = of_.width});
   }
-  // sums of the block's keys += x transposed x rows.
-  void add_to_keys(const float* x, const float* rows_of_width, const Heads& sums) const {
+  // Adds x [rows, keys] transposed x y [rows, width] to sums of the block's keys.
+  void add_to_keys(const float* x, const float* y, const Head& sums) const {
     of_.multiply({.a = {x, keys_, /*is_transposed=*/true},
-                  .b = {rows_of_width, of_.width},
-                  .sum = sums.first + first_key_ * sums.token_stride,
-                  .stride = sums.token_stride,
+                  .b = {y, of_.width},
+                  .sum = of_keys(sums),
+                  .stride = sums.stride,
                   .rows = keys_,
-                  .inner = rows(),
+                  .inner = rows_,
                   .columns = of_.width,
                   .adds = true});
   }
@@ -75,16 +70,21 @@ class QueryBlock {
     const std::int64_t of_window = std::max<std::int64_t>(0, token - of_.window + 1);
     return of_.starts == nullptr ? of_window : std::max(of_window, of_.starts[token]);
   }
-  Matrix of_keys(const Heads& keys, bool is_transposed = false) const {
-    return {keys.first + first_key_ * keys.token_stride, keys.token_stride, is_transposed};
-  }
+  float* of_keys(const Head& keys) const { return keys.first + first_key_ * keys.stride; }
 
   const Attention& of_;
-  std::int64_t first_, tokens_, first_key_, keys_;
+  std::int64_t first_, rows_, first_key_, keys_;
 };
 
-inline float* row_of(const Heads& heads, std::int64_t head, std::int64_t token) {
-  return heads.first + token * heads.token_stride + head * heads.head_stride;
+template <class Action>
+inline void for_blocks(const Attention& of, const Action& action) {
+  for (std::int64_t first = of.first; first < of.end; first += kQueriesAtOnce) {
+    action(QueryBlock(of, first));
+  }
+}
+
+inline float* row_of(const Head& head, std::int64_t token) {
+  return head.first + token * head.stride;
 }
 
 inline void copy_scaled(const float* from, float scale, float* to, std::int64_t width) {
@@ -112,78 +112,74 @@ inline std::pair<float, float> exponentials(float* scores, std::int64_t keys) {
 }
 
 inline void attend(const Attention& all) {
-  const std::int64_t rows_max = all.group * kQueriesAtOnce;
+  const std::int64_t width = all.width;
   float* const queries = all.scratch;
-  float* const mixed = queries + rows_max * all.width;
-  float* const sums = mixed + rows_max * all.width;
-  float* const scores = sums + rows_max;
-  for (std::int64_t first = 0; first < all.tokens; first += kQueriesAtOnce) {
-    const QueryBlock block(all, first);
-    block.for_rows([&](auto row, auto head, auto token) {
-      copy_scaled(row_of(all.queries, head, token), all.scale, queries + row * all.width,
-                  all.width);
-    });
+  float* const mixed = queries + kQueriesAtOnce * width;
+  float* const sums = mixed + kQueriesAtOnce * width;
+  float* const scores = sums + kQueriesAtOnce;
+  for_blocks(all, [&](const QueryBlock& block) {
+    for (std::int64_t i = 0; i < block.rows(); ++i) {
+      copy_scaled(row_of(all.queries, block.token(i)), all.scale, queries + i * width, width);
+    }
     block.multiply_by_keys(queries, all.keys, scores);
-    block.for_rows([&](auto row, auto head, auto token) {
-      float* const its = scores + row * block.keys();
-      const auto seen = block.seen(token);
+    for (std::int64_t i = 0; i < block.rows(); ++i) {
+      float* const its = scores + i * block.keys();
+      const auto seen = block.seen(i);
       forget_unseen(its, seen, block.keys());
       const auto [sum, logarithm] = exponentials(its + seen.first, seen.second - seen.first);
-      sums[row] = sum;
-      all.log_sums[head * all.tokens + token] = logarithm;
-    });
+      sums[i] = sum;
+      all.log_sums[block.token(i)] = logarithm;
+    }
     block.mix(scores, all.values, mixed);
-    block.for_rows([&](auto row, auto head, auto token) {
-      copy_scaled(mixed + row * all.width, 1 / sums[row], row_of(all.output, head, token),
-                  all.width);
-    });
-  }
+    for (std::int64_t i = 0; i < block.rows(); ++i) {
+      copy_scaled(mixed + i * width, 1 / sums[i], row_of(all.output, block.token(i)), width);
+    }
+  });
 }
 
 inline void attention_gradient(const AttentionGradient& all) {
   const Attention& of = all.of;
-  const std::int64_t width = of.width, rows_max = of.group * kQueriesAtOnce;
+  const std::int64_t width = of.width;
   float* const queries = of.scratch;
-  float* const gradients = queries + rows_max * width;
-  float* const of_queries = gradients + rows_max * width;
-  float* const products = of_queries + rows_max * width;  // A row of output times its gradient.
-  float* const shares = products + rows_max;
-  float* const of_shares = shares + rows_max * of.tokens;
-  for (std::int64_t first = 0; first < of.tokens; first += kQueriesAtOnce) {
-    const QueryBlock block(of, first);
-    block.for_rows([&](auto row, auto head, auto token) {
-      const float* const gradient = row_of(all.gradient, head, token);
-      const float* const output = row_of(of.output, head, token);
-      copy_scaled(row_of(of.queries, head, token), of.scale, queries + row * width, width);
-      copy_scaled(gradient, 1, gradients + row * width, width);
-      products[row] = total(width, [&](const Vector& so_far, auto i, auto count) {
-        return so_far + load(gradient + i, count) * load(output + i, count);
+  float* const gradients = queries + kQueriesAtOnce * width;
+  float* const of_queries = gradients + kQueriesAtOnce * width;
+  float* const products = of_queries + kQueriesAtOnce * width;  // Output rows times gradients.
+  float* const shares = products + kQueriesAtOnce;
+  float* const of_shares = shares + kQueriesAtOnce * of.end;
+  for_blocks(of, [&](const QueryBlock& block) {
+    for (std::int64_t i = 0; i < block.rows(); ++i) {
+      const float* const gradient = row_of(all.gradient, block.token(i));
+      const float* const output = row_of(of.output, block.token(i));
+      copy_scaled(row_of(of.queries, block.token(i)), of.scale, queries + i * width, width);
+      copy_scaled(gradient, 1, gradients + i * width, width);
+      products[i] = total(width, [&](const Vector& so_far, auto j, auto count) {
+        return so_far + load(gradient + j, count) * load(output + j, count);
       });
-    });
+    }
     block.multiply_by_keys(queries, of.keys, shares);
     block.multiply_by_keys(gradients, of.values, of_shares);
-    block.for_rows([&](auto row, auto head, auto token) {
-      float* const its = shares + row * block.keys();
-      float* const of_its = of_shares + row * block.keys();
-      const auto seen = block.seen(token);
+    for (std::int64_t i = 0; i < block.rows(); ++i) {
+      float* const its = shares + i * block.keys();
+      float* const of_its = of_shares + i * block.keys();
+      const auto seen = block.seen(i);
       forget_unseen(its, seen, block.keys());
       forget_unseen(of_its, seen, block.keys());
-      const Vector log_sum(of.log_sums[head * of.tokens + token]), product(products[row]);
-      by_vectors(seen.second - seen.first, [&](auto i, auto count) {
-        float* const share = its + seen.first + i;
-        float* const of_share = of_its + seen.first + i;
+      const Vector log_sum(of.log_sums[block.token(i)]), product(products[i]);
+      by_vectors(seen.second - seen.first, [&](auto j, auto count) {
+        float* const share = its + seen.first + j;
+        float* const of_share = of_its + seen.first + j;
         const Vector value = (load(share, count) - log_sum).exp();
         store(value, share, count);
         store(value * (load(of_share, count) - product), of_share, count);
       });
-    });
+    }
     block.add_to_keys(shares, gradients, all.of_values);
     block.add_to_keys(of_shares, queries, all.of_keys);
     block.mix(of_shares, of.keys, of_queries);
-    block.for_rows([&](auto row, auto head, auto token) {
-      copy_scaled(of_queries + row * width, of.scale, row_of(all.of_queries, head, token), width);
-    });
-  }
+    for (std::int64_t i = 0; i < block.rows(); ++i) {
+      copy_scaled(of_queries + i * width, of.scale, row_of(all.of_queries, block.token(i)), width);
+    }
+  });
 }
 
 }  // namespace

@@ -109,11 +109,10 @@ struct AddedRows {
   std::int64_t width;
 };
 
-// Heads of queries, or what has their shape: [tokens, heads, width], a head's row dense.
-struct Heads {
+// A head of queries, or what has its shape, [tokens, width]: rows are dense.
+struct Head {
   float* first;
-  std::int64_t token_stride;
-  std::int64_t head_stride;
+  std::int64_t stride;  // Floats from a token to the next.
 };
 
 // A row-major matrix, or its transpose.
@@ -134,18 +133,17 @@ struct Product {
   bool adds = false;
 };
 
-// Attention of one head of keys and values, and of the heads of queries that share it: a query sees
-// keys up to its own token.
+// Attention of one head: a query sees keys up to its own token.
 struct Attention {
-  Heads queries;
-  Heads output;
-  Heads keys;  // One head, as values.
-  Heads values;
-  float* log_sums;             // [group, tokens]: of the exponentials that a query has.
+  Head queries;
+  Head keys;
+  Head values;
+  Head output;
+  float* log_sums;             // A float a token: of the exponentials that a query has.
   const std::int64_t* starts;  // The first token that each sees.  Null: all see all.
   std::int64_t window;         // Tokens that a query sees at most.
-  std::int64_t tokens;
-  std::int64_t group;  // Heads of queries.
+  std::int64_t first;          // Tokens whose queries these are, up to `end`.
+  std::int64_t end;
   std::int64_t width;
   float scale;     // Products of queries and keys are multiplied by it.
   float* scratch;  // floats_of_attention() of them.
@@ -155,18 +153,17 @@ struct Attention {
 // The gradients of what an Attention has read.
 struct AttentionGradient {
   Attention of;
-  Heads gradient;  // The output's.
-  Heads of_queries;
-  Heads of_keys;  // Zeros, onto which they are added; as those of values.
-  Heads of_values;
+  Head gradient;  // The output's.
+  Head of_queries;
+  Head of_keys;  // Zeros, onto which they are added; as those of values.
+  Head of_values;
 };
 
 // Tokens whose queries are computed at once.
 inline constexpr std::int64_t kQueriesAtOnce = 64;
 // What either of them needs.
-inline constexpr std::int64_t floats_of_attention(std::int64_t group, std::int64_t tokens,
-                                                  std::int64_t width) {
-  return group * kQueriesAtOnce * (2 * tokens + 3 * width + 1);
+inline constexpr std::int64_t floats_of_attention(std::int64_t tokens, std::int64_t width) {
+  return kQueriesAtOnce * (2 * tokens + 3 * width + 1);
 }
 
 // The passes for one kind of processor.
