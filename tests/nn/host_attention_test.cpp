@@ -151,6 +151,15 @@ TEST(HostAttention, ThreadsChangeNoBit) {
   for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(same_bits(together[i], alone[i]));
 }
 
+// Its share is 1, whatever its score is.
+TEST(HostAttention, TheQueryOfOneTokenHasNoGradient) {
+  const Inputs inputs({.samples = 2, .heads = 4, .kv_heads = 2, .tokens = 1, .width = 20});
+  if (!has_host_attention(inputs.queries, inputs.keys, inputs.values)) GTEST_SKIP();
+  const Tensors found = ours(inputs, {});
+  EXPECT_EQ(found[1].count_nonzero().item<std::int64_t>(), 0);
+  EXPECT_EQ(found[2].count_nonzero().item<std::int64_t>(), 0);
+}
+
 TEST(HostAttention, KeepsNoScores) {
   const Inputs inputs({.heads = 2, .kv_heads = 2, .tokens = 70});
   if (!has_host_attention(inputs.queries, inputs.keys, inputs.values)) GTEST_SKIP();

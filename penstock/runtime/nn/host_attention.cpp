@@ -70,27 +70,28 @@ class Heads {
         window_(options.window.value_or(tokens())) {}
 
   at::Tensor attend() {
-    output_ = at::empty(queries_.sizes(), queries_.options());
+    const at::Tensor output = at::empty(queries_.sizes(), queries_.options());
     log_sums_ = at::empty({queries_.size(0), heads(), tokens()}, queries_.options());
     const std::int64_t blocks = (tokens() + passes::kQueriesAtOnce - 1) / passes::kQueriesAtOnce;
-    run("penstock::attention", by_heads({queries_, keys_, values_}), {output_, log_sums_}, blocks,
+    run("penstock::attention", by_heads({queries_, keys_, values_}), {output, log_sums_}, blocks,
         [&](std::int64_t i, float* scratch) {
           passes::Attention block = of(i / blocks, scratch);
+          block.output = head_of(output, i / blocks / heads(), i / blocks % heads());
           block.first = i % blocks * passes::kQueriesAtOnce;
           block.end = std::min(block.first + passes::kQueriesAtOnce, tokens());
           passes::kernels().attend(block);
         });
-    return output_.view({output_.size(0), tokens(), heads() * width()});
+    return output.view({output.size(0), tokens(), heads() * width()});
   }
 
   // The gradients of queries, keys and values.
   Tensors gradients(const at::Tensor& gradient) const {
-    const at::Tensor of_output = gradient.reshape(output_.sizes());
+    const at::Tensor of_output = gradient.reshape(queries_.sizes());
     const at::Tensor dense = of_output.stride(-1) == 1 ? of_output : of_output.contiguous();
     const at::Tensor of_queries = at::empty(queries_.sizes(), queries_.options());
     const at::Tensor of_keys = at::zeros(queries_.sizes(), queries_.options());
     const at::Tensor of_values = at::zeros(queries_.sizes(), queries_.options());
-    run("penstock::attention_gradient", by_heads({dense, queries_, keys_, values_, output_}),
+    run("penstock::attention_gradient", by_heads({dense, queries_, keys_, values_}),
         {of_queries, of_keys, of_values}, /*parts=*/1, [&](std::int64_t i, float* scratch) {
           const std::int64_t sample = i / heads(), head = i % heads();
           passes::kernels().attention_gradient({.of = of(i, scratch),
@@ -116,7 +117,7 @@ class Heads {
     return {.queries = head_of(queries_, sample, head),
             .keys = head_of(keys_, sample, of_keys),
             .values = head_of(values_, sample, of_keys),
-            .output = head_of(output_, sample, head),
+            .output = {},
             .log_sums = passes::floats(log_sums_) + number * tokens(),
             .starts = starts_.defined() ? passes::numbers(starts_) + sample * tokens() : nullptr,
             .window = window_,
@@ -146,7 +147,7 @@ class Heads {
 
   at::Tensor queries_, keys_, values_;
   at::Tensor starts_;
-  at::Tensor output_, log_sums_;
+  at::Tensor log_sums_;
   float scale_;
   std::int64_t window_;
 };

@@ -1,8 +1,8 @@
 // Attention of floats in the host's memory, by the passes of passes/attention.h.
 //
 // The only place that chooses, by types and whose products the host has: ranks on equal machines
-// choose alike.  A head has the same bits whatever heads are with it.  Keeps inputs, output and a
-// number for each query; no scores, and no mask of documents or windows.  Devices, short types and
+// choose alike.  A head has the same bits whatever heads are with it.  Keeps inputs and a number
+// for each query; no scores, and no mask of documents or windows.  Devices, short types and
 // scores with a cap have torch's operators.
 // Shapes: queries [samples, heads, tokens, width], keys and values [samples, kv_heads, tokens,
 // width], of which as many queries share each.

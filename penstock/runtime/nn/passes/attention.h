@@ -137,24 +137,31 @@ inline void attend(const Attention& all) {
   });
 }
 
+// Turns scores into shares, and the gradients of shares into those of scores.
+inline void turn_back(float* scores, float* gradients, float log_sum, std::int64_t keys) {
+  const Vector behind(log_sum);
+  const Vector mean(total(keys, [&](const Vector& so_far, auto i, auto count) {
+    const Vector share = (load_logits(scores + i, count) - behind).exp();
+    store(share, scores + i, count);
+    return so_far + share * load(gradients + i, count);
+  }));
+  by_vectors(keys, [&](auto i, auto count) {
+    store(load(scores + i, count) * (load(gradients + i, count) - mean), gradients + i, count);
+  });
+}
+
 inline void attention_gradient(const AttentionGradient& all) {
   const Attention& of = all.of;
   const std::int64_t width = of.width;
   float* const queries = of.scratch;
   float* const gradients = queries + kQueriesAtOnce * width;
   float* const of_queries = gradients + kQueriesAtOnce * width;
-  float* const products = of_queries + kQueriesAtOnce * width;  // Output rows times gradients.
-  float* const shares = products + kQueriesAtOnce;
+  float* const shares = of_queries + kQueriesAtOnce * width;
   float* const of_shares = shares + kQueriesAtOnce * of.end;
   for_blocks(of, [&](const QueryBlock& block) {
     for (std::int64_t i = 0; i < block.rows(); ++i) {
-      const float* const gradient = row_of(all.gradient, block.token(i));
-      const float* const output = row_of(of.output, block.token(i));
       copy_scaled(row_of(of.queries, block.token(i)), of.scale, queries + i * width, width);
-      copy_scaled(gradient, 1, gradients + i * width, width);
-      products[i] = total(width, [&](const Vector& so_far, auto j, auto count) {
-        return so_far + load(gradient + j, count) * load(output + j, count);
-      });
+      copy_scaled(row_of(all.gradient, block.token(i)), 1, gradients + i * width, width);
     }
     block.multiply_by_keys(queries, of.keys, shares);
     block.multiply_by_keys(gradients, of.values, of_shares);
@@ -164,14 +171,8 @@ inline void attention_gradient(const AttentionGradient& all) {
       const auto seen = block.seen(i);
       forget_unseen(its, seen, block.keys());
       forget_unseen(of_its, seen, block.keys());
-      const Vector log_sum(of.log_sums[block.token(i)]), product(products[i]);
-      by_vectors(seen.second - seen.first, [&](auto j, auto count) {
-        float* const share = its + seen.first + j;
-        float* const of_share = of_its + seen.first + j;
-        const Vector value = (load(share, count) - log_sum).exp();
-        store(value, share, count);
-        store(value * (load(of_share, count) - product), of_share, count);
-      });
+      turn_back(its + seen.first, of_its + seen.first, of.log_sums[block.token(i)],
+                seen.second - seen.first);
     }
     block.add_to_keys(shares, gradients, all.of_values);
     block.add_to_keys(of_shares, queries, all.of_keys);

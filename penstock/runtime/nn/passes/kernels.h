@@ -138,7 +138,7 @@ struct Attention {
   Head queries;
   Head keys;
   Head values;
-  Head output;
+  Head output;                 // Nobody's, for gradients.
   float* log_sums;             // A float a token: of the exponentials that a query has.
   const std::int64_t* starts;  // The first token that each sees.  Null: all see all.
   std::int64_t window;         // Tokens that a query sees at most.
