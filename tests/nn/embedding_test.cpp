@@ -2,6 +2,8 @@
 #include "penstock/runtime/nn/embedding.h"
 
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -76,6 +78,20 @@ TEST(Embedding, ALaterMicrobatchTouchesItsRowsAlone) {
   EXPECT_EQ(std::ranges::count(seen, "penstock::add_rows"), 1);
   EXPECT_TRUE(
       std::ranges::none_of(seen, [](const auto& each) { return each.starts_with("aten"); }));
+}
+
+// The first stage has no other input: all of its backward would be left to the W.
+TEST(Embedding, OfAFirstStageEndsTheInputHalfOfABackward) {
+  const at::Tensor table = at::randn({50, 16}).requires_grad_();
+  const at::Tensor weight = at::randn({8, 16}).requires_grad_();
+  const at::Tensor outputs = at::linear(rows_of_table(table, at::tensor({1, 2})), weight);
+  const OperatorNames names;
+  auto split = stage::backward_input({outputs}, {at::ones({2, 8})}, {});
+  EXPECT_EQ(std::ranges::count(OperatorNames::seen(), "aten::mm"), 1);
+  EXPECT_FALSE(table.grad().defined());
+  split.weights.run();
+  EXPECT_EQ(std::ranges::count(OperatorNames::seen(), "aten::mm"), 2);
+  EXPECT_TRUE(table.grad().defined());
 }
 
 TEST(Embedding, WhoHasAHookOnTheTableSeesItsGradient) {

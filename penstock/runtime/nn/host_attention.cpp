@@ -24,6 +24,9 @@ extern "C" __attribute__((weak)) void sgemm_(const char* order_of_a, const char*
 namespace penstock::nn {
 namespace {
 
+// With fewer, torch's kernel is as fast.
+constexpr std::int64_t kTokensMin = 128;
+
 // Its matrices are column-major: a transposed product.
 void multiply(const passes::Product& of) {
   const float one = 1, adds = of.adds ? 1 : 0;
@@ -157,7 +160,8 @@ class Heads {
 bool has_host_attention(const at::Tensor& queries, const at::Tensor& keys,
                         const at::Tensor& values) {
   return sgemm_ != nullptr && at::hasMKL() && passes::can_take(queries) && passes::can_take(keys) &&
-         passes::can_take(values) && queries.size(2) == keys.size(2);
+         passes::can_take(values) && queries.size(2) >= kTokensMin &&
+         queries.size(2) == keys.size(2);
 }
 
 at::Tensor host_attention(const at::Tensor& queries, const at::Tensor& keys,

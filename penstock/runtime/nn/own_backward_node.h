@@ -14,6 +14,8 @@ class OwnBackwardNode : public torch::autograd::Node {
       : Node(std::move(edges)), backward_(std::move(backward)), inputs_(inputs) {}
   std::string name() const override { return "OwnBackward"; }
   void release_variables() override { backward_ = {}; }
+  // Whether it looks something up for data that has no gradient.
+  bool takes_in_data() const { return inputs_ == 0; }
 
  private:
   Tensors apply(Tensors&& output_gradients) override;

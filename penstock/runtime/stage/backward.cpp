@@ -52,6 +52,8 @@ bool divisible(const Node& node) {
 // Takes in data that has no gradient: looks something up, or has an operand without an edge.  A
 // node that keeps the shape of its only other operand may be a mask or a scale on a weight.
 bool takes_in_data(const Node& node) {
+  const auto* const own = dynamic_cast<const nn::OwnBackwardNode*>(&node);
+  if (own != nullptr && own->takes_in_data()) return true;
   const std::string_view name = generated_name(node);
   for (const std::string_view lookup : {"Embedding", "Index", "Gather", "Take"}) {
     if (name.starts_with(lookup)) return true;
