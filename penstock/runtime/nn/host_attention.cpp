@@ -24,7 +24,7 @@ extern "C" __attribute__((weak)) void sgemm_(const char* order_of_a, const char*
 namespace penstock::nn {
 namespace {
 
-// With fewer, torch's kernel is as fast.
+// Torch's kernel is as fast with fewer.
 constexpr std::int64_t kTokensMin = 128;
 
 // Its matrices are column-major: a transposed product.
