@@ -165,6 +165,37 @@ TEST(HostAttention, TheQueryOfOneTokenHasNoGradient) {
   EXPECT_EQ(found[2].count_nonzero().item<std::int64_t>(), 0);
 }
 
+double off_of(const Tensors& found, const Tensors& wanted) {
+  double sum = 0;
+  for (std::size_t i = 1; i < found.size(); ++i) {
+    sum += ((found[i] - wanted[i]).norm() / wanted[i].norm()).item<double>();
+  }
+  return sum;
+}
+
+// One key has nearly all of a query: what is left of its gradient is a small difference.
+TEST(HostAttention, GradientsBehindLargeScoresAreAsNearAsTorchs) {
+  if (!has_products()) GTEST_SKIP();
+  double of_ours = 0, of_torch = 0;
+  for (int i = 0; i < 50; ++i) {
+    Inputs inputs({.heads = 4, .kv_heads = 4, .tokens = 10, .width = 4});
+    inputs.queries = inputs.queries * 3;
+    inputs.keys = inputs.keys * 3;
+    const HostAttention options{.scale = 0.5};
+    const Tensors wanted = expected(inputs, options);
+    of_ours += off_of(ours(inputs, options), wanted);
+    of_torch +=
+        off_of(results_of({inputs.queries, inputs.keys, inputs.values}, inputs.seed,
+                          [](const auto& q, const auto& k, const auto& v) {
+                            return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true, 0.5)
+                                .transpose(1, 2)
+                                .reshape({1, 10, 16});
+                          }),
+               wanted);
+  }
+  EXPECT_LE(of_ours, of_torch);
+}
+
 TEST(HostAttention, KeepsNoScores) {
   const Inputs inputs({.heads = 2, .kv_heads = 2, .tokens = 70});
   if (!has_products()) GTEST_SKIP();

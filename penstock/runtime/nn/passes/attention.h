@@ -137,16 +137,23 @@ inline void attend(const Attention& all) {
   });
 }
 
-// Turns scores into shares, and the gradients of shares into those of scores.
+// Turns scores into shares, and the gradients of shares into those of scores.  The logarithm is
+// rounded: shares are made to add up to 1, or what one key dominates would lose its digits.
 inline void turn_back(float* scores, float* gradients, float log_sum, std::int64_t keys) {
   const Vector behind(log_sum);
-  const Vector mean(total(keys, [&](const Vector& so_far, auto i, auto count) {
+  Vector shares(0.0F);
+  const float of_shares = total(keys, [&](const Vector& so_far, auto i, auto count) {
     const Vector share = (load_logits(scores + i, count) - behind).exp();
     store(share, scores + i, count);
+    shares = shares + share;
     return so_far + share * load(gradients + i, count);
-  }));
+  });
+  const float sum = folded(shares, [](float a, float b) { return a + b; });
+  const Vector factor(1 / sum), mean(of_shares / sum);
   by_vectors(keys, [&](auto i, auto count) {
-    store(load(scores + i, count) * (load(gradients + i, count) - mean), gradients + i, count);
+    const Vector share = load(scores + i, count) * factor;
+    store(share, scores + i, count);
+    store(share * (load(gradients + i, count) - mean), gradients + i, count);
   });
 }
 
