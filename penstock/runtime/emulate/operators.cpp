@@ -24,6 +24,7 @@
 #include "penstock/runtime/emulate/prices.h"
 #include "penstock/runtime/emulate/virtual_device.h"
 #include "penstock/runtime/emulate/virtual_memory.h"
+#include "penstock/runtime/nn/passes/passes.h"
 
 namespace penstock::emulate {
 namespace {
@@ -380,10 +381,10 @@ void charge_pass(std::string_view pass, const std::vector<at::Tensor>& reads,
   const std::string name(pass);
   own(writes, name);
   const c10::DeviceIndex device = reads.front().device().index();
-  if (name == "penstock::attention") {
+  if (name == nn::passes::kAttention) {
     charge(device,
            kernel_of_attention(reads[0], reads[1], /*is_causal=*/true, /*is_backward=*/false));
-  } else if (name == "penstock::attention_gradient") {
+  } else if (name == nn::passes::kAttentionGradient) {
     charge(device,
            kernel_of_attention(reads[1], reads[2], /*is_causal=*/true, /*is_backward=*/true));
   } else {

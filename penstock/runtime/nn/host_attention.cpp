@@ -76,7 +76,7 @@ class Heads {
     const at::Tensor output = at::empty(queries_.sizes(), queries_.options());
     log_sums_ = at::empty({queries_.size(0), heads(), tokens()}, queries_.options());
     const std::int64_t blocks = (tokens() + passes::kQueriesAtOnce - 1) / passes::kQueriesAtOnce;
-    run("penstock::attention", by_heads({queries_, keys_, values_}), {output, log_sums_}, blocks,
+    run(passes::kAttention, by_heads({queries_, keys_, values_}), {output, log_sums_}, blocks,
         [&](std::int64_t i, float* scratch) {
           passes::Attention block = of(i / blocks, scratch);
           block.output = head_of(output, i / blocks / heads(), i / blocks % heads());
@@ -94,7 +94,7 @@ class Heads {
     const at::Tensor of_queries = at::empty(queries_.sizes(), queries_.options());
     const at::Tensor of_keys = at::zeros(queries_.sizes(), queries_.options());
     const at::Tensor of_values = at::zeros(queries_.sizes(), queries_.options());
-    run("penstock::attention_gradient", by_heads({dense, queries_, keys_, values_}),
+    run(passes::kAttentionGradient, by_heads({dense, queries_, keys_, values_}),
         {of_queries, of_keys, of_values}, /*parts=*/1, [&](std::int64_t i, float* scratch) {
           const std::int64_t sample = i / heads(), head = i % heads();
           passes::kernels().attention_gradient({.of = of(i, scratch),

@@ -17,6 +17,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/runtime/execute/progress.h"
+#include "penstock/runtime/nn/passes/passes.h"
 
 namespace penstock::probe {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 using execute::now_ns;
 
 constexpr std::string_view kAten = "aten::";
-constexpr std::string_view kOwn = "penstock::", kOwnAttention = "penstock::attention";
+constexpr std::string_view kOwn = "penstock::", kOwnAttention = nn::passes::kAttention;
 
 // Products by name, and the place of the first factor among the arguments.
 struct ProductRow {

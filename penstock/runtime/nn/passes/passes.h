@@ -45,6 +45,10 @@ inline constexpr Pass<GateGradient> kGateGradient{"penstock::gate_gradient",
 inline constexpr Pass<LossRows> kLoss{"penstock::loss", &Kernels::loss};
 inline constexpr Pass<LossGradientRows> kLossGradient{"penstock::loss_gradient",
                                                       &Kernels::loss_gradient};
+// Attention by blocks (nn/host_attention.h), by heads: reads queries and keys first; its gradient
+// reads the output's before these.
+inline constexpr const char* kAttention = "penstock::attention";
+inline constexpr const char* kAttentionGradient = "penstock::attention_gradient";
 inline constexpr Pass<AddedRows> kAddRows{"penstock::add_rows", &Kernels::add_rows};
 
 // Computes between what observers of torch's operators do before one and behind it: some bring
