@@ -5,9 +5,12 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +32,8 @@ using emulate::RankReport;
 using emulate::Report;
 using Tensors = std::vector<at::Tensor>;
 using LossOfLayers = py::typing::Callable<at::Tensor(Tensors, Tensors)>;
+
+constexpr std::chrono::milliseconds kBetweenSignals(100);
 
 // An object that threads without the GIL may copy and drop.
 std::shared_ptr<const py::object> held(py::object object) {
@@ -125,10 +130,27 @@ emulate::Step step_of(const config::Config& config, std::int64_t samples) {
   return {.options = run::options_of(config, mesh, batch)};
 }
 
+// Emulates on another thread, while this one hears of Ctrl-C.  REQUIRES: no GIL.
+Report until_interrupted(emulate::Step step, const devices::DeviceModel& device) {
+  std::stop_source stop;
+  step.stop = stop.get_token();
+  auto report = std::async(std::launch::async, [&] { return emulate::emulate(step, device); });
+  while (report.wait_for(kBetweenSignals) != std::future_status::ready) {
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() == 0) continue;
+    stop.request_stop();
+    const py::error_already_set interrupt;
+    const py::gil_scoped_release released;
+    report.wait();
+    throw interrupt;
+  }
+  return report.get();
+}
+
 Report emulate_layers(const std::string& text, const std::string& name,
                       const py::typing::List<py::object>& layers, const LossOfLayers& loss,
                       const std::pair<Tensors, Tensors>& batch, const devices::DeviceModel& device,
-                      std::optional<double> value_read) {
+                      std::optional<double> value_read, const std::string& folder) {
   const std::int64_t samples =
       batch.first.empty() || batch.first[0].dim() == 0 ? 0 : batch.first[0].size(0);
   emulate::Step step = step_of(read(text, name, samples), samples);
@@ -137,11 +159,12 @@ Report emulate_layers(const std::string& text, const std::string& name,
   step.inputs = batch.first;
   step.targets = batch.second;
   step.value_read = value_read;
+  step.folder = folder;
   // Python asks torch.cuda, which a torch for CPUs has not.
   torch::utils::set_requires_device_init(at::kCUDA, false);
   try {
     const py::gil_scoped_release released;
-    return emulate::emulate(step, device);
+    return until_interrupted(std::move(step), device);
   } catch (...) {
     rethrow_for_python();
   }
@@ -204,13 +227,14 @@ void init_emulate(py::module_& m) {
       [](const std::string& text, const std::string& name,
          const py::typing::List<py::object>& layers, const LossOfLayers& loss,
          const std::pair<Tensors, Tensors>& batch, const std::string& device,
-         std::optional<int> devices_per_host, std::optional<double> value_read) {
+         std::optional<int> devices_per_host, std::optional<double> value_read,
+         const std::string& folder) {
         devices::DeviceModel model = devices::device_model(device);
         if (devices_per_host) model.devices_per_host = *devices_per_host;
-        return emulate_layers(text, name, layers, loss, batch, model, value_read);
+        return emulate_layers(text, name, layers, loss, batch, model, value_read, folder);
       },
       py::arg("text"), py::arg("name"), py::arg("layers"), py::arg("loss"), py::arg("batch"),
-      py::arg("device"), py::arg("devices_per_host"), py::arg("value_read"),
+      py::arg("device"), py::arg("devices_per_host"), py::arg("value_read"), py::arg("folder"),
       "A step on virtual devices.  text: the configuration, in JSON, which errors call `name`.  "
       "Each of the layers has name, type, make(), and key and tied, its ties.");
 }

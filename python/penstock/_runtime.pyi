@@ -670,7 +670,7 @@ def check_run_configuration(text: str, name: str) -> None:
     """
     Raises what a Trainer of the configuration raises before it speaks to other ranks.
     """
-def emulate(text: str, name: str, layers: list[typing.Any], loss: collections.abc.Callable[[collections.abc.Sequence[torch.Tensor], collections.abc.Sequence[torch.Tensor]], torch.Tensor], batch: tuple[collections.abc.Sequence[torch.Tensor], collections.abc.Sequence[torch.Tensor]], device: str, devices_per_host: typing.SupportsInt | typing.SupportsIndex | None, value_read: typing.SupportsFloat | typing.SupportsIndex | None) -> EmulatedStep:
+def emulate(text: str, name: str, layers: list[typing.Any], loss: collections.abc.Callable[[collections.abc.Sequence[torch.Tensor], collections.abc.Sequence[torch.Tensor]], torch.Tensor], batch: tuple[collections.abc.Sequence[torch.Tensor], collections.abc.Sequence[torch.Tensor]], device: str, devices_per_host: typing.SupportsInt | typing.SupportsIndex | None, value_read: typing.SupportsFloat | typing.SupportsIndex | None, folder: str) -> EmulatedStep:
     """
     A step on virtual devices.  text: the configuration, in JSON, which errors call `name`.  Each of the layers has name, type, make(), and key and tied, its ties.
     """

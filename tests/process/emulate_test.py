@@ -344,7 +344,7 @@ class Recorded(EmulateTest):
 
     def test_a_folder_that_cannot_be_made(self) -> None:
         self.write("taken", "")
-        self.refuse("--output taken/emulated: Not a directory",
+        self.refuse("cannot make the folder taken/emulated: Not a directory",
                     "emulate", "llama.json", "--output", "taken/emulated")  # fmt: skip
 
 

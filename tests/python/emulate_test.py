@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,41 @@ assert "reads values of a tensor in the host" in told and "value_read" in told, 
 assert "aten::copy_ reads values" in refused(RuntimeError, listing)
 assert emulate(scaling, value_read=2).ranks[0].scalars == MICROBATCHES
 """)
+
+
+def test_report_draws_one_more_step(tmp_path):
+    run(f"""
+folder = {str(tmp_path / "made" / "emulated")!r}
+one = emulate(LayerSpec(Block), config={{"mesh": {{"pipe": 2}}}})
+two = emulate(LayerSpec(Block), config={{"mesh": {{"pipe": 2}}}}, output=folder)
+assert one.step_s == two.step_s and one.ranks[0].kernels == two.ranks[0].kernels
+told = refused(penstock.ConfigError, output="/dev/null/emulated")
+assert "cannot make the folder /dev/null/emulated: Not a directory" in told, told
+""")
+    done = subprocess.run([PENSTOCK, "report", "made/emulated"], cwd=tmp_path, check=True,
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert "1f1b(ranks=2, stages=2, microbatches=4)" in done.stdout
+
+
+def test_ctrl_c_ends_it():
+    program = """
+def long(x):
+    print("began", flush=True)
+    for _ in range(10**9):
+        x = x + 1
+emulate(long, config={"mesh": {"pipe": 2}})
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", MODEL + program],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout.readline() == "began\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert said.splitlines()[-1] == "KeyboardInterrupt", said
 
 
 def test_a_layer_with_collectives_of_its_own_is_refused():

@@ -3,8 +3,12 @@
 #include "penstock/nn/gpt.h"
 #include "penstock/runtime/stage/backward.h"
 #include "tests/stage/split_cases.h"
+#include "tests/support/operator_names.h"
 
 namespace penstock::stage {
+
+using testing_support::OperatorNames;
+
 namespace {
 
 at::Tensor weight(at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(true); }
@@ -75,12 +79,12 @@ TEST(SplitBackward, AWeightNormUsedTwiceIsGoneThroughOnce) {
                            }};
   expect_split_equals_whole(normed);
   Microbatches whole(normed, 1), split(normed, 1);
-  CountOperators divisions("aten::div");
+  const OperatorNames names;
   whole.run_whole();
-  const std::int64_t of_one_backward = divisions.take();
+  const std::int64_t of_one_backward = OperatorNames::take("aten::div");
   EXPECT_GT(of_one_backward, 0);
   split.run_split();
-  EXPECT_EQ(divisions.take(), of_one_backward);
+  EXPECT_EQ(OperatorNames::take("aten::div"), of_one_backward);
 }
 
 TEST(SplitBackward, LowRankAdaptersLeaveTheFrozenWeightAlone) {

@@ -5,12 +5,10 @@
 #pragma once
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn_like.h>
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "penstock/runtime/stage/backward.h"
@@ -138,31 +136,5 @@ inline void expect_split_equals_whole(const Computation& computation) {
   expect_equal(Microbatches(computation, 3).run_ours(), whole);
   expect_equal(Microbatches(computation, 3).run_split(), whole);
 }
-
-// How often this thread runs operators whose name contains `part`.
-class CountOperators {
- public:
-  explicit CountOperators(std::string part) {
-    part_ = std::move(part);
-    count_ = 0;
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback([](const at::RecordFunction& function)
-                                       -> std::unique_ptr<at::ObserverContext> {
-          const std::string_view name = function.name();
-          if (name.find(part_) != std::string_view::npos) ++count_;
-          return nullptr;
-        }).scopes({at::RecordScope::FUNCTION}));
-  }
-  ~CountOperators() { at::removeCallback(handle_); }
-  CountOperators(const CountOperators&) = delete;
-  CountOperators& operator=(const CountOperators&) = delete;
-  // The count since the last call.
-  std::int64_t take() { return std::exchange(count_, 0); }
-
- private:
-  static inline thread_local std::string part_;
-  static inline thread_local std::int64_t count_ = 0;
-  at::CallbackHandle handle_;
-};
 
 }  // namespace penstock::stage

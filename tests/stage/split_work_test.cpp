@@ -10,8 +10,12 @@
 #include "penstock/core/error.h"
 #include "penstock/runtime/nn/own_backward.h"
 #include "tests/stage/split_cases.h"
+#include "tests/support/operator_names.h"
 
 namespace penstock::stage {
+
+using testing_support::OperatorNames;
+
 namespace {
 
 at::Tensor weight(at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(true); }
@@ -26,11 +30,11 @@ struct Products {
 // Matrix products in each half, of the first microbatch.
 Products products(const Computation& computation) {
   Microbatches run(computation, 1);
-  CountOperators count("aten::mm");
+  const OperatorNames names;
   SplitBackward split = backward_input(run.outputs(0), run.seeds(0), run.inputs(0));
-  Products products{.in_inputs = count.take()};
+  Products products{.in_inputs = OperatorNames::take("aten::mm")};
   split.weights.run();
-  products.in_weights = count.take();
+  products.in_weights = OperatorNames::take("aten::mm");
   return products;
 }
 

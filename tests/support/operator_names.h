@@ -4,8 +4,11 @@
 #pragma once
 #include <ATen/record_function.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::testing_support {
@@ -17,8 +20,12 @@ class OperatorNames {
   OperatorNames(const OperatorNames&) = delete;
   OperatorNames& operator=(const OperatorNames&) = delete;
   static std::vector<std::string>& seen() {
-    static std::vector<std::string> names;
+    static thread_local std::vector<std::string> names;
     return names;
+  }
+  // How many there were of one name since the last call.
+  static std::int64_t take(const std::string& name) {
+    return std::ranges::count(std::exchange(seen(), {}), name);
   }
 
  private:

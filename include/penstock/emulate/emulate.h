@@ -13,9 +13,9 @@
 // one at a time.
 // Thread safety: calls of several threads take turns.
 #pragma once
-#include <cstdint>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -25,9 +25,6 @@
 #include "penstock/train/trainer_options.h"
 
 namespace penstock::emulate {
-
-// What is recorded besides, for `penstock report`.
-enum class Record : std::uint8_t { Nothing, OneMoreStep };
 
 struct Step {
   // There are as many ranks as options.mesh has.  `device`, `progress` and `compares_weights` are
@@ -40,14 +37,18 @@ struct Step {
   // What all values of tensors are to a layer or the loss that reads some in the host, as
   // tensor.item() and tensor.cpu() do.  Absent: that is an error, since a virtual device has none.
   std::optional<double> value_read = {};
-  Record record = Record::Nothing;
+  // A folder for what `penstock report` shows of one more step, made if need be.  Empty: none.
+  std::string folder = {};
+  // Asked for a stop, emulate() ends with an Error.
+  std::stop_token stop = {};
   // Hears of each phase of more than a moment, on some thread.
   std::function<void(const std::string&)> said = {};
 };
 
 // Throws: what the Trainer's constructor and step() throw; ConfigError where torch is built for
-// CUDA, and for more than 127 ranks; Error for an operator whose result has an unknown shape, for
-// values that are read, and where a device's memory does not do.
+// CUDA, for more than 127 ranks, and for a folder that cannot be made; CheckpointError for files in
+// it that cannot be written; Error for an operator whose result has an unknown shape, for values
+// that are read, and where a device's memory does not do.
 Report emulate(const Step& step, const devices::DeviceModel& device);
 
 }  // namespace penstock::emulate

@@ -7,13 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "penstock/mesh/mesh.h"
-#include "penstock/plan/measure/recording.h"
-#include "penstock/verify/verify.h"
 
 namespace penstock::emulate {
 
@@ -55,12 +52,6 @@ struct RankReport {
   double rest_s() const;
 };
 
-// A step as `penstock report` reads it.
-struct RecordedStep {
-  verify::VerifiedSchedule schedule;
-  measure::Recording recording;
-};
-
 struct Report {
   mesh::Shape mesh;
   double step_s = 0;         // The slowest rank's.
@@ -68,7 +59,6 @@ struct Report {
   // Operations of products and attention of the step, as a share of the peak of all devices.
   double share_of_peak = 0;
   std::vector<RankReport> ranks;
-  std::optional<RecordedStep> recorded;
 };
 
 }  // namespace penstock::emulate

@@ -1,8 +1,6 @@
 #include "penstock/cli/runtime/emulate.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -14,8 +12,6 @@
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/emulate/from_config.h"
-#include "penstock/runtime/run/report_files.h"
-#include "penstock/runtime/weights/atomic_file.h"
 
 namespace penstock::cli {
 namespace {
@@ -119,20 +115,6 @@ std::string to_json(const Report& report, std::int64_t tokens, const devices::De
              join(ranks, ",\n  "), "]}\n");
 }
 
-// Makes the folder before anything long begins.
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw ConfigError(str("--output ", folder, ": ", error.message()));
-}
-
-void write_step(const std::string& folder, const emulate::RecordedStep& step) {
-  run::write_program(folder, step.schedule);
-  for (const run::ReportFile& each : run::files_of(step.recording)) {
-    weights::write_atomically((std::filesystem::path(folder) / each.name).string(), {each.content});
-  }
-}
-
 // A rank for each device.
 std::int64_t ranks_of(const EmulateCommand& command, const config::MeshConfig& mesh) {
   if (command.hosts.empty()) return command.run.ranks(mesh);
@@ -152,15 +134,11 @@ int run_emulate(const EmulateCommand& command) {
     const auto said = [](const std::string& text) {
       write_message(str("penstock: emulate: ", text));
     };
-    if (!command.output.empty()) make_folder(command.output);
     emulate::Step step = emulate::step_of(config, ranks_of(command, config.mesh));
     step.said = said;
-    if (!command.output.empty()) step.record = emulate::Record::OneMoreStep;
+    step.folder = command.output;
     const Report report = emulate::emulate(step, device);
-    if (report.recorded) {
-      write_step(command.output, *report.recorded);
-      said(str("penstock report ", command.output, " shows the step"));
-    }
+    if (!step.folder.empty()) said(str("penstock report ", step.folder, " shows the step"));
     const std::int64_t tokens = report.samples * config.model.sequence_length;
     write_result(command.json ? to_json(report, tokens, device) : as_text(report, tokens, device));
   } catch (const Error& error) {

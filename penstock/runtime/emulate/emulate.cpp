@@ -13,6 +13,7 @@
 #include "penstock/runtime/emulate/timed_communicator.h"
 #include "penstock/runtime/emulate/virtual_device.h"
 #include "penstock/runtime/nn/host_kernels.h"
+#include "penstock/runtime/run/report_files.h"
 #include "penstock/runtime/run/timeline.h"
 #include "penstock/train/trainer.h"
 
@@ -22,18 +23,17 @@ namespace {
 constexpr std::chrono::minutes kDeadline(10);
 constexpr double kNanosecondsPerSecond = 1e9;
 
-// Takes one more step.  Returns: that step of all ranks, on rank 0.
-std::optional<RecordedStep> recorded_step(train::Trainer& trainer, const Step& step,
-                                          comm::Communicator& communicator) {
-  const execute::Executor& executor = trainer.program().executor();
-  trainer.program().executor().record_next_run();
+// Takes one more step, whose program and times rank 0 writes.
+void write_step(train::Trainer& trainer, const Step& step, comm::Communicator& communicator) {
+  execute::Executor& executor = trainer.program().executor();
+  executor.record_next_run();
   trainer.step(step.inputs, step.targets);
   run::Timeline timeline;
   timeline.add(trainer.steps_taken(), executor);
-  measure::Recording recording =
+  const measure::Recording recording =
       timeline.gather(trainer.layout().mesh, executor.plan(), communicator);
-  if (communicator.rank().value != 0) return std::nullopt;
-  return RecordedStep{trainer.layout().schedule, std::move(recording)};
+  if (communicator.rank().value != 0) return;
+  run::write_report(step.folder, trainer.layout().schedule, recording);
 }
 
 std::int32_t ranks_of(const mesh::Shape& mesh) {
@@ -58,7 +58,8 @@ Report emulate(const Step& step, const devices::DeviceModel& device) {
   const std::lock_guard lock(turn);
   const std::int32_t ranks = ranks_of(step.options.mesh);
   const std::int64_t samples = samples_of(step);
-  install(device, ranks, step.value_read);
+  if (!step.folder.empty()) run::make_report_folder(step.folder);
+  install(device, ranks, step.value_read, step.stop);
   const std::shared_ptr<Board> board = make_board();
   Report report{.mesh = step.options.mesh,
                 .ranks = std::vector<RankReport>(static_cast<std::size_t>(ranks))};
@@ -96,9 +97,7 @@ Report emulate(const Step& step, const devices::DeviceModel& device) {
         mine.step = rank.ledger() - before;
         mine.step_s = mine.step.end_s;
         mine.memory = rank.memory();
-        if (step.record == Record::Nothing) return;
-        auto recorded = recorded_step(trainer, step, inner);
-        if (recorded) report.recorded = std::move(recorded);
+        if (!step.folder.empty()) write_step(trainer, step, inner);
       },
       kDeadline);
   double flops = 0;

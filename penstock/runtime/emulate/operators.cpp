@@ -36,6 +36,7 @@ using torch::jit::Stack;
 enum class Attention : std::int64_t { Plain = 0, Flash = 1, Efficient = 2 };
 
 void charge(c10::DeviceIndex device, const Kernel& kernel) {
+  check_goes_on();
   rank_of(device).launch(current_stream(device), kernel);
 }
 

@@ -26,6 +26,7 @@ namespace {
 struct Machine {
   std::vector<std::shared_ptr<VirtualRank>> ranks;
   ValueRead value_read;
+  std::stop_token stop;
 };
 Machine& machine() {
   static Machine* const only = new Machine;  // Lives until the process ends.
@@ -158,14 +159,15 @@ void replace_hooks() {
 
 }  // namespace
 
-void install(const devices::DeviceModel& device, std::int32_t ranks, ValueRead value_read) {
+void install(const devices::DeviceModel& device, std::int32_t ranks, ValueRead value_read,
+             const std::stop_token& stop) {
   static bool is_there = false;
   PENSTOCK_CHECK(ranks <= kDevicesMost, ranks, " ranks");
   if (!is_there && c10::impl::hasDeviceGuardImpl(kVirtual)) {
     throw ConfigError("the virtual device needs a torch for CPUs, and this one is built for CUDA",
                       {"TORCH=cpu ./setup.sh makes a .venv with one"});
   }
-  machine() = {.ranks = {}, .value_read = value_read};
+  machine() = {.ranks = {}, .value_read = value_read, .stop = stop};
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
     machine().ranks.push_back(std::make_shared<VirtualRank>(device, rank));
   }
@@ -185,6 +187,10 @@ std::shared_ptr<VirtualRank> shared_rank(c10::DeviceIndex device) {
 }
 
 VirtualRank& rank_of(c10::DeviceIndex device) { return *shared_rank(device); }
+
+void check_goes_on() {
+  if (machine().stop.stop_requested()) throw Error("the emulated step was stopped");
+}
 
 ValueRead value_for_layers(std::string_view op) {
   if (nn::DrawScope::current() == nullptr) return std::nullopt;

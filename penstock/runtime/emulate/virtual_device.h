@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string_view>
 
 #include "penstock/runtime/emulate/virtual_rank.h"
@@ -37,11 +38,15 @@ using ValueRead = std::optional<double>;
 // Makes this process' torch have `ranks` virtual devices of a model, in place of those that it had.
 // REQUIRES: ranks <= kDevicesMost, and nobody computes on the earlier ones.
 // Throws: ConfigError, where torch is built for CUDA.
-void install(const devices::DeviceModel& device, std::int32_t ranks, ValueRead value_read);
+void install(const devices::DeviceModel& device, std::int32_t ranks, ValueRead value_read,
+             const std::stop_token& stop);
 
 // The rank that has this device.  REQUIRES: install().
 VirtualRank& rank_of(c10::DeviceIndex device);
 std::shared_ptr<VirtualRank> shared_rank(c10::DeviceIndex device);
+
+// Throws: Error, once install()'s `stop` is asked for.
+void check_goes_on();
 
 // The value that the host gets which reads it now, by an operator; absent: nobody who asks is a
 // layer or a loss.

@@ -72,7 +72,8 @@ DecoderAttention::DecoderAttention(const DecoderOptions& options, const Making& 
       query_unit_(options.heads / options.kv_heads * options.head_dim),
       head_dim_(options.head_dim),
       window_(of_layer.window),
-      scale_(options.attention_scale),
+      scale_(
+          options.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(options.head_dim)))),
       score_cap_(options.score_cap) {
   share_heads(options, making.share);
   add_projections(options, making);
@@ -277,19 +278,16 @@ std::optional<at::Tensor> DecoderAttention::attend_on_host(
     return std::nullopt;
   }
   return host_attention(parts.queries, parts.keys, parts.values,
-                        {.scale = scale_.value_or(1.0 / std::sqrt(static_cast<double>(head_dim_))),
-                         .window = window_,
-                         .starts = starts});
+                        {.scale = scale_, .window = window_, .starts = starts});
 }
 
 at::Tensor DecoderAttention::mixed(const Parts& parts, const std::optional<at::Tensor>& mask,
                                    bool is_causal) const {
   if (score_cap_) {
-    const double scale = scale_.value_or(1.0 / std::sqrt(static_cast<double>(head_dim_)));
     const auto sees =
         is_causal ? std::optional(sees_no_later_ones(parts.queries, parts.keys)) : mask;
     return capped_attention(parts.queries, repeated(parts.keys), repeated(parts.values), sees,
-                            {.scale = scale, .cap = *score_cap_});
+                            {.scale = scale_, .cap = *score_cap_});
   }
   const bool is_grouped = reads_groups(parts, mask);
   const auto for_queries = [&](const at::Tensor& x) { return is_grouped ? x : repeated(x); };

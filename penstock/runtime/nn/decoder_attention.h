@@ -94,7 +94,7 @@ class DecoderAttention : public torch::nn::Module {
   std::int64_t query_unit_;     // Features of queries that stay together.
   std::int64_t head_dim_;
   std::optional<std::int64_t> window_;
-  std::optional<double> scale_;  // Absent: 1 / sqrt(head_dim).
+  double scale_;  // Products of queries and keys are multiplied by it.
   std::optional<double> score_cap_;
   Projections projections_;  // A projection for all three, or three.
   ProjectionPointer output_;

@@ -24,4 +24,13 @@ std::vector<ReportFile> files_of(const measure::Recording& recording);
 // Throws: CheckpointError that names what cannot be written.
 void write_program(const std::string& folder, const verify::VerifiedSchedule& verified);
 
+// Makes the folder, before anything long begins.
+// Throws: ConfigError.
+void make_report_folder(const std::string& folder);
+
+// Writes a program and its recording.
+// Throws: as write_program().
+void write_report(const std::string& folder, const verify::VerifiedSchedule& verified,
+                  const measure::Recording& recording);
+
 }  // namespace penstock::run

@@ -43,6 +43,7 @@ def emulate(
     device: str | Path = "h100-sxm",
     devices_per_host: int | None = None,
     value_read: float | None = None,
+    output: str | Path | None = None,
 ) -> EmulatedStep:
     """What a step of these layers would take on such devices; needs a torch for CPUs.
 
@@ -65,6 +66,7 @@ def emulate(
         data, as a dict or the path of a JSON file.  There are as many ranks as `mesh` says.
     device: a name or a file, as of `penstock emulate`; devices_per_host: None: as such hosts have.
     value_read: what all values are to a layer that reads some in the host, by item() for one.
+    output: a folder for what `penstock report` shows of one more step, made if need be.
 
     The devices are "cuda" to torch, from the first call to the end of the process.
 
@@ -87,6 +89,7 @@ def emulate(
         os.fspath(device),
         _arguments.optional_integer("devices_per_host", devices_per_host),
         None if value_read is None else _arguments.number("value_read", value_read),
+        "" if output is None else os.fspath(output),
     )
     return report
 
