@@ -37,7 +37,7 @@ bool can_run_by_shape() { return !c10::impl::hasDeviceGuardImpl(kVirtual); }
 probe::Place place_by_shape(Kernels kernels) {
   devices::DeviceModel device = devices::device_models().front();
   device.memory_bytes = std::numeric_limits<double>::infinity();
-  install(device, /*ranks=*/1, /*value_read=*/0.0);
+  install(device, /*ranks=*/1, /*value_read=*/0.0, /*stop=*/{});
   return {.device = c10::Device(kVirtual, kOnly),
           .make_meter = [kernels] { return std::make_unique<DeviceMeter>(kernels); }};
 }

@@ -5,6 +5,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -34,7 +35,7 @@ using LinearOperator = at::Tensor(const at::Tensor&, const at::Tensor&,
                                   const std::optional<at::Tensor>&, std::string_view, NoArguments,
                                   std::optional<std::string_view>);
 
-// Fewer multiplications do not pay for oneDNN's call.
+// Fewer multiplications do not pay for oneDNN's call, nor for what is asked here.
 constexpr std::int64_t kLeast = std::int64_t{1} << 23;
 
 enum class Kernels : std::uint8_t { OfTorch, Function, Operator };
@@ -83,13 +84,36 @@ Kernels kernels_of_processor() {
   return kernels;
 }
 
-// Chooses for a virtual device what the host would take.
-Kernels kernels_for(const at::Tensor& left, const at::Tensor& right) {
+// The longest inner dimension that at::addmm_() is seen to go through in one piece.
+std::int64_t most_in_one_piece() {
+  static const std::int64_t most = [] {
+    const at::NoGradGuard no_grad;
+    const at::DisableRecordFunctionGuard unseen;
+    for (const std::int64_t inner : {512, 384, 256, 192, 128, 64, 32}) {
+      const auto is_whole = [&](std::int64_t rows, std::int64_t columns) {
+        const at::Tensor left = fixed_values({inner, rows}, 0.6180339887).t();
+        const at::Tensor right = fixed_values({inner, columns}, 0.7548776662);
+        const at::Tensor earlier = fixed_values({rows, columns}, 0.5698402910);
+        return earlier.addmm(left, right).equal(earlier + at::mm(left, right));
+      };
+      if (is_whole(72, 40) && is_whole(256, 512) && is_whole(520, 250)) return inner;
+    }
+    return std::int64_t{0};
+  }();
+  return most;
+}
+
+// Floats of the host, or of a virtual device that chooses as the host would, and enough of them.
+bool is_worth_it(const at::Tensor& left, const at::Tensor& right) {
   const auto is_floats = [](const at::Tensor& each) {
     return each.scalar_type() == at::kFloat && uses_host_kernels(each);
   };
-  if (!is_floats(left) || !is_floats(right)) return Kernels::OfTorch;
-  if (left.size(0) * left.size(1) * right.size(1) < kLeast) return Kernels::OfTorch;
+  return is_floats(left) && is_floats(right) &&
+         left.size(0) * left.size(1) * right.size(1) >= kLeast;
+}
+
+Kernels kernels_for(const at::Tensor& left, const at::Tensor& right) {
+  if (!is_worth_it(left, right)) return Kernels::OfTorch;
   if (!at::globalContext().userEnabledMkldnn()) return Kernels::OfTorch;
   const Kernels kernels = kernels_of_processor();
   // The operator would copy it.
@@ -127,14 +151,20 @@ at::Tensor product(const at::Tensor& left, const at::Tensor& right) {
   return result;
 }
 
+bool torch_adds_whole(const at::Tensor& left, const at::Tensor& right) {
+  return is_worth_it(left, right) && left.size(1) <= most_in_one_piece();
+}
+
 bool adds_in_place(const at::Tensor& left, const at::Tensor& right) {
-  return kernels_for(left, right) == Kernels::Function;
+  const Kernels kernels = kernels_for(left, right);
+  if (kernels == Kernels::OfTorch) return torch_adds_whole(left, right);
+  return kernels == Kernels::Function;
 }
 
 void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {
   if (!adds_in_place(left, right)) {
     sum.add_(product(left, right));
-  } else if (has_memory(left, right)) {
+  } else if (has_memory(left, right) && kernels_for(left, right) == Kernels::Function) {
     multiply(left, right, sum, /*beta=*/1);
   } else {
     sum.addmm_(left, right);

@@ -15,6 +15,7 @@
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/added_gradients.h"
 #include "penstock/runtime/nn/own_backward_node.h"
+#include "penstock/runtime/stage/added_products.h"
 
 namespace penstock::stage {
 namespace {
@@ -265,6 +266,7 @@ class BackwardPass {
       case Part::Inputs:
       case Part::Whole:
         run_hooks(*item.node, gradients);
+        if (part(number) == Part::Inputs) add_product_of(graph(), item, gradients, inputs_);
         hand_on(number, stage::run(*item.node, std::move(gradients), /*last_use=*/true));
         break;
       case Part::Both:
@@ -333,6 +335,7 @@ void DeferredWeights::run() {
           run_tensor_hooks(*item.node, gradients);
           for (const auto& hook : item.node->pre_hooks()) gradients = (*hook)(gradients);
         }
+        add_product_of(graph_, item, gradients, /*inputs=*/{});
         results = stage::run(*item.node, std::move(gradients), /*last_use=*/true);
       });
       item.node.reset();

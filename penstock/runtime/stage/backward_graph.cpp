@@ -25,6 +25,7 @@ class Walk {
       for (const Edge& edge : node.next_edges()) leads_to_.push_back(visit(edge));
     }
     put_in_order();
+    graph_.arrivals.resize(index(graph_.slot_count));
     for (const Edge& root : roots_) {
       graph_.roots.push_back(target(root, root.is_valid() ? find(root) : kNowhere));
     }
@@ -88,10 +89,13 @@ class Walk {
     return found;
   }
 
-  BackwardGraph::Target target(const Edge& edge, std::int32_t found) const {
+  BackwardGraph::Target target(const Edge& edge, std::int32_t found) {
     if (found == kNowhere) return {};
     const std::int32_t item = found_[index(found)].place;
-    return {item, graph_.items[index(item)].first_slot + static_cast<std::int32_t>(edge.input_nr)};
+    const std::int32_t slot =
+        graph_.items[index(item)].first_slot + static_cast<std::int32_t>(edge.input_nr);
+    ++graph_.arrivals[index(slot)];
+    return {item, slot};
   }
 
   void add_targets(BackwardGraph::Item& item) {

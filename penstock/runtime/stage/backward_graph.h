@@ -39,7 +39,8 @@ struct BackwardGraph {
 
   std::vector<Item> items;
   std::vector<Target> targets;
-  std::vector<Target> roots;  // Entries of the tensors' gradients, in their order.
+  std::vector<Target> roots;           // Entries of the tensors' gradients, in their order.
+  std::vector<std::int32_t> arrivals;  // Gradients that come to each slot.
   std::int32_t slot_count = 0;
 };
 
