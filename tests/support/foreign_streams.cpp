@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,13 +10,9 @@
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <random>
-#include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -88,27 +83,11 @@ struct Move {
   Stream* stream;
 };
 
-// Hosts that give nothing more for as long, and do not run, have nothing more to give, or wait.
+// A host that gives nothing more for as long has nothing more to give, or waits.
 constexpr microseconds kQuiet(500);
-constexpr microseconds kQuietAnyhow(200'000);  // One may look again and again.
 // What goes on when a host looks whether something is over.
 constexpr std::int64_t kMovesOfALook = 20;
 constexpr std::int64_t kMovesBetweenDraws = 100, kPriorities = 1 << 20;
-
-// Whether another thread of this process runs, or would if it had a processor.
-bool others_run() {
-  const std::string mine = std::to_string(gettid());
-  std::error_code gone;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
-    if (task.path().filename() == mine) continue;
-    std::ifstream file(task.path() / "stat");
-    std::string text;
-    std::getline(file, text);
-    const std::size_t name = text.rfind(')');  // "NUMBER (NAME) STATE ..."
-    if (name != std::string::npos && text.compare(name, 4, ") R ") == 0) return true;
-  }
-  return false;
-}
 
 class Late {
  public:
@@ -157,7 +136,7 @@ class Late {
         if (is_left_out(wait, stream.device)) return;
       }
       stream.entries.push_back(std::move(entry));
-      last_change_ = last_news_ = Clock::now();
+      last_change_ = last_entry_ = Clock::now();
     }
     changed_.notify_all();
   }
@@ -294,7 +273,7 @@ class Late {
     stream.entries.pop_front();
     if (!mark) return;
     mark->is_over = true;
-    mark->over_at = last_news_ = Clock::now();
+    mark->over_at = std::chrono::steady_clock::now();
     over_.notify_all();
   }
 
@@ -353,11 +332,6 @@ class Late {
     return std::ranges::any_of(streams_,
                                [](const auto& each) { return !each.second->entries.empty(); });
   }
-  // No host goes on of itself.
-  bool is_quiet() const {
-    const auto quiet = Clock::now() - last_news_;
-    return is_ending_ || quiet > kQuietAnyhow || (quiet > kQuiet && !others_run());
-  }
   bool is_awaited() const { return hosts_ > 0 || is_ending_ || granted_ > 0; }
 
   std::string waiting() {
@@ -397,7 +371,8 @@ class Late {
       }
       if (lateness_.order == Order::MessagesFirst) {
         const Move move = messages_first(can);
-        if (move.kind > Move::Kind::BeginSend && !is_quiet()) {
+        const bool is_quiet = is_ending_ || Clock::now() - last_entry_ > kQuiet;
+        if (move.kind > Move::Kind::BeginSend && !is_quiet) {
           changed_.wait_for(lock, kQuiet);
           continue;
         }
@@ -425,8 +400,7 @@ class Late {
   std::string hang_;
   int hosts_ = 0;             // Hosts that wait.
   std::int64_t granted_ = 0;  // Moves that hosts have looked for.
-  Clock::time_point last_change_;
-  Clock::time_point last_news_;  // When hosts last gave something, or heard of something.
+  Clock::time_point last_change_, last_entry_;
   bool is_ending_ = false;
   bool is_lazy_;  // It does nothing before a host waits.
   std::thread thread_;
