@@ -163,7 +163,8 @@ class CallWriter {
 
   enum class Waited : std::uint8_t { ByRank, ByDistance };
 
-  // Sends to all other replicas, beginning with the one behind this rank.
+  // Sends to all other replicas, beginning with the one behind this rank, and begins to receive
+  // once all of them have said that they do.
   GroupMessages send_all(const std::string& name, Waited order) {
     GroupMessages messages{.place = names_.place(name)};
     place_ = messages.place;
@@ -177,14 +178,12 @@ class CallWriter {
       messages.to.push_back(message_of_replicas(own_, place_ahead(i), name));
       add(Call::Send, messages.to.back());
     }
+    for (const std::int32_t each : messages.from) add(Call::Begin, each);
     return messages;
   }
   void await_all(const GroupMessages& messages) {
     place_ = messages.place;
-    for (const std::int32_t each : messages.from) {
-      add(Call::Begin, each);
-      add(Call::Await, each);
-    }
+    for (const std::int32_t each : messages.from) add(Call::Await, each);
     for (const std::int32_t each : messages.to) add(Call::Await, each);
   }
 

@@ -4,8 +4,9 @@
 // of the pipeline; messages between replicas share some (mesh/group_streams.h, comm/nccl/).  What
 // is written out is what executor, mailbox, sums and gathers do: a send goes behind the kernels
 // given so far, and is announced on the host.  A receive goes behind those that were given when it
-// was posted, once it is announced and its tensor is needed.  device_proof.h replays it. Pages of
-// ZeRO 3 are written out as one fetch of all of a stage's before each of its passes.
+// was posted, once it is announced and its tensor is needed; those of replicas, once all have sent.
+// device_proof.h replays it.  Pages of ZeRO 3 are written out as one fetch of all of a stage's
+// before each of its passes.
 #pragma once
 #include <compare>
 #include <cstdint>
