@@ -23,9 +23,11 @@ class OperatorNames {
     static thread_local std::vector<std::string> names;
     return names;
   }
-  // How many there were of one name since the last call.
-  static std::int64_t take(const std::string& name) {
-    return std::ranges::count(std::exchange(seen(), {}), name);
+  // How many names have had `part` in them since the last call.
+  static std::int64_t take(const std::string& part) {
+    return std::ranges::count_if(std::exchange(seen(), {}), [&](const std::string& name) {
+      return name.find(part) != std::string::npos;
+    });
   }
 
  private:
