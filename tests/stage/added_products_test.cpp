@@ -3,7 +3,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
@@ -118,6 +118,30 @@ TEST(AddedProducts, AreNotTakenForWhatMeetsOrScalesOrSees) {
     each.register_hook([](at::Tensor g) { return 2 * g; });
   for (const bool is_split : {false, true}) EXPECT_EQ(added(seen, is_split), 0);
   expect_split_equals_whole(seen);
+}
+
+// What torch.autograd.graph.saved_tensors_hooks() gives a node.
+class Doubles : public torch::autograd::SavedVariableHooks {
+ public:
+  void call_pack_hook(const at::Tensor& kept) override { kept_ = kept; }
+  at::Tensor call_unpack_hook() override { return 2 * kept_; }
+
+ private:
+  at::Tensor kept_;
+};
+
+TEST(AddedProducts, AreNotTakenForRowsThatTheUserKeeps) {
+  const Computation kept_by_user{
+      .weights = {weight({kWidth, kWidth})},
+      .inputs = {rows()},
+      .forward = [](const Tensors& x, const Tensors& w) -> Tensors {
+        const at::Tensor out = at::linear(x[0], w[0]);
+        dynamic_cast<torch::autograd::generated::MmBackward0&>(*out.grad_fn())
+            .self_.register_hooks(std::make_unique<Doubles>());
+        return {out};
+      }};
+  for (const bool is_split : {false, true}) EXPECT_EQ(added(kept_by_user, is_split), 0);
+  expect_split_equals_whole(kept_by_user);
 }
 
 TEST(AddedProducts, AnInputsEarlierGradientIsLeftAlone) {

@@ -2,7 +2,8 @@
 //
 // The engine's nodes compute such a gradient into memory of its own, and add it behind that.  One
 // product that adds does both, with the same bits (nn/host_products.h).  backward.cpp asks before
-// it runs a node.  Source: the formulas of at::addmm()'s and at::mm()'s derivatives.
+// it runs a node.  Knows no layers, only the graph.  Source: the formulas of at::addmm()'s and
+// at::mm()'s derivatives.
 #pragma once
 #include "penstock/runtime/stage/backward.h"
 #include "penstock/runtime/stage/backward_graph.h"
