@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "bench/ranks.h"

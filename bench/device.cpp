@@ -14,6 +14,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 
 #include "bench/pipe.h"

@@ -4,6 +4,7 @@
 #pragma once
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 

@@ -12,6 +12,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "bench/measured_costs.h"

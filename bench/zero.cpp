@@ -7,6 +7,9 @@
 #include <ATen/ops/randn.h>
 #include <sys/resource.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "bench/pipe.h"
 #include "penstock/core/text.h"
 #include "penstock/runtime/nn/mlp.h"

@@ -21,6 +21,7 @@ from decisions import DECISIONS
 from grouped_names import check_grouped_names
 from layers import Finding, Layers, read_layers
 from python_walls import PACKAGE, check_walls
+from used_headers import check_used_headers
 
 LINES_MAX = 500
 COLUMNS_MAX = 100
@@ -245,6 +246,13 @@ def check_classes(source: Source) -> Iterator[Finding]:
             )
 
 
+def check_standard_headers(sources: list[Source]) -> Iterator[Finding]:
+    """C++ files that only compile behind others."""
+    texts = {each.path: "\n".join(each.lines) for each in sources if each.suffix in CPP}
+    for path, message in check_used_headers(texts, texts):
+        yield Finding(path, 1, message)
+
+
 def check_size(source: Source) -> Iterator[Finding]:
     if len(source.lines) > LINES_MAX:
         yield source.finding(LINES_MAX + 1, f"{len(source.lines)} lines, at most {LINES_MAX}")
@@ -403,6 +411,7 @@ def check_tree(root: Path) -> list[Finding]:
     findings += check_tests_are_compiled(names, compiled_test_folders(root))
     findings += check_python_walls(sources)
     findings += check_groups(sources, layers)
+    findings += check_standard_headers(sources)
     findings += check_prose([each for each in sources if prose.is_page(each.path)])
     for source in sources:
         findings += check_words(source)

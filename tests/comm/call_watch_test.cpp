@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "penstock/comm/communicator.h"

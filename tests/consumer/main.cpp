@@ -2,6 +2,8 @@
 #include <penstock/train/trainer.h>
 #include <torch/torch.h>
 
+#include <atomic>
+
 using namespace penstock;
 
 struct Residual : torch::nn::Module {  // A module as in any LibTorch program.

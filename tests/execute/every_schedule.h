@@ -8,6 +8,8 @@
 #pragma once
 #include <ATen/ops/zeros_like.h>
 
+#include <mutex>
+
 #include "penstock/plan/lower/programs.h"
 #include "tests/execute/reference.h"
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "penstock/core/error.h"
 #include "penstock/launch/port.h"
 #include "tests/launch/roles.h"

@@ -12,6 +12,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cmath>
+#include <stdexcept>
 #include <thread>
 
 #include "penstock/nn/gpt.h"

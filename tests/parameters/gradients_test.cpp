@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include <mutex>
+
 #include "penstock/runtime/nn/mlp.h"
 #include "penstock/runtime/parameters/divided.h"
 #include "tests/execute/pipeline.h"

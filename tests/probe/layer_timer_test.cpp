@@ -4,6 +4,8 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "penstock/nn/gpt.h"
 
 namespace penstock::probe {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "penstock/schedule/generators/generators.h"
 #include "tests/support/random.h"
 #include "tests/support/schedules.h"

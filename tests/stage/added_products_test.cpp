@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
+#include <array>
 
 #include "penstock/runtime/nn/host_products.h"
 #include "tests/stage/split_cases.h"

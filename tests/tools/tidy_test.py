@@ -69,9 +69,27 @@ class TidyTest(unittest.TestCase):
         self.expect("b.cpp:1: Reader is a name of penstock/core/a.cpp, too",
                     "b.cpp:1: place is a name of penstock/core/a.cpp, too")  # fmt: skip
 
+    def test_a_file_includes_the_standard_headers_that_it_uses(self):
+        header = "// Sorts.\n// Knows nothing.\n#pragma once\n#include <array>\n"
+        self.write("include/penstock/core/sort.h", header)
+        self.write(
+            "penstock/core/sort.cpp",
+            '#include "penstock/core/sort.h"\n#include <vector>\n'
+            "std::array<int, 2> a;  // The header has it.  std::mutex: a comment.\n"
+            "std::ranges::sort(a);\n",
+        )
+        self.write(
+            "penstock/core/other.cpp", '#include "penstock/core/sort.h"\nstd::array<int, 2> b;\n'
+        )
+        self.expect(
+            "other.cpp:1: std::array needs #include <array>",
+            "sort.cpp:1: std::ranges::sort needs #include <algorithm>",
+        )
+
     def test_what_is_decided_in_one_place_is_not_decided_in_another(self):
         self.write(
             "penstock/execute/trainer.cpp",
+            "#include <cmath>\n"
             "if (zero.stage != config::ZeroStage::Off) cut();\n"
             "const bool whole = persistence_.stays(name, elements);\n"
             "factor = clipping / (report.grad_norm + 1e-6);\n"
@@ -108,6 +126,7 @@ class TidyTest(unittest.TestCase):
     def test_foreign_files_are_opened_in_one_place_and_programs_print_in_one(self):
         self.write(
             "penstock/lower/reader.cpp",
+            "#include <cstdio>\n#include <fstream>\n"
             "std::ifstream file(path);\n"
             "const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);\n"
             "std::FILE* file = std::fopen(path.c_str(), kRead);\n"

@@ -2,6 +2,7 @@
 // different programs are told.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 

@@ -1,6 +1,7 @@
 // The same training on different layouts: the same bits, or as near as the order of sums allows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>

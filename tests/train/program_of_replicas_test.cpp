@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <mutex>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"

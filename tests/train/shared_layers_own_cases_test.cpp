@@ -5,6 +5,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 

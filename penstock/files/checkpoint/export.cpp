@@ -1,6 +1,7 @@
 #include "penstock/files/checkpoint/export.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "penstock/core/check.h"

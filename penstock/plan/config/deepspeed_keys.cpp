@@ -1,5 +1,6 @@
 #include "penstock/plan/config/deepspeed_keys.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>

@@ -1,5 +1,6 @@
 #include "penstock/plan/config/kinds.h"
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 

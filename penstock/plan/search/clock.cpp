@@ -1,6 +1,7 @@
 #include "penstock/plan/search/clock.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace penstock::search {

@@ -3,6 +3,7 @@
 // Some million orders a second are tried, so it keeps its memory and knows no actions.  Its times
 // are those of simulate() for the order's schedule, bit for bit (the tests hold them together).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <vector>

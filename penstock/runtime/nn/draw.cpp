@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
