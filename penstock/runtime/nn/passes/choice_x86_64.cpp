@@ -1,7 +1,7 @@
 // Passes of processors that may have AVX2 or AVX-512.
 #include <ATen/Version.h>
 
-#include <string_view>
+#include <string>
 
 #include "penstock/runtime/nn/passes/kernels.h"
 
@@ -9,7 +9,7 @@ namespace penstock::nn::passes {
 namespace {
 
 const Kernels& chosen() {
-  const std::string_view capability = at::get_cpu_capability();
+  const std::string capability = at::get_cpu_capability();
   if (capability == "AVX512") return kAvx512Kernels;
   return capability == "AVX2" ? kAvx2Kernels : kDefaultKernels;
 }
