@@ -247,9 +247,9 @@ def check_classes(source: Source) -> Iterator[Finding]:
 
 
 def check_standard_headers(sources: list[Source]) -> Iterator[Finding]:
-    """C++ files that only compile behind others."""
+    """C++ files that compile behind others, and not alone."""
     texts = {each.path: "\n".join(each.lines) for each in sources if each.suffix in CPP}
-    for path, message in check_used_headers(texts, texts):
+    for path, message in check_used_headers(texts):
         yield Finding(path, 1, message)
 
 

@@ -1,14 +1,14 @@
 """Standard headers that a C++ file uses and does not include.
 
-Files of a layer are compiled in groups, where an earlier file's includes serve a later one.  Alone,
-as sanitizers' builds and analysers compile it, such a file does not compile.  Asked about are
-headers that penstock's own rarely bring.  tidy.py reports what is found here.
+Files of a layer are compiled in groups, where an earlier file's includes serve a later one.  Such a
+later file does not compile alone, as in the sanitizers' builds.  USES has the headers that
+penstock's own rarely include.  tidy.py reports what is found here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 USES = {
@@ -50,10 +50,9 @@ PROJECT = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 NO_CODE = re.compile(r'//.*|#include .*|"(?:\\.|[^"\\\n])*"')
 
 
-def check_used_headers(texts: Mapping[str, str], paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+def check_used_headers(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """A path and a message for each header that is missing.  texts: of all C++ files, by path."""
-    for path in paths:
-        text = texts[path]
+    for path, text in texts.items():
         included = set(STANDARD.findall(text) + STANDARD.findall(_own_header(path, texts)))
         code = NO_CODE.sub("", text)
         for header, use in USE.items():
